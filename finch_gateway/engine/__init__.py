@@ -1,0 +1,1 @@
+"""Decides what happens, and in which order."""

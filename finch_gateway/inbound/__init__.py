@@ -1,0 +1,1 @@
+"""Bytes from the network become one trusted value; every answer leaves signed."""

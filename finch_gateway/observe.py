@@ -1,0 +1,140 @@
+"""One JSON line per outcome, on one stream, with Finch's ids and nothing that must stay private (wire 2.5).
+
+Events have stable names (`turn.answered`, `request.refused`). Never logged: bodies, prompts, secrets,
+signatures, URL queries, an exception's text. An exception is named by its type and its place in the code.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import PurePath
+from typing import TextIO, TypeAlias
+
+import msgspec
+
+Field: TypeAlias = "str | int | float | bool | None"
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+MAX_FIELD_CHARS = 512
+_encode = msgspec.json.Encoder().encode
+
+
+class Log:
+    """Writes events at or above `level` to `stream`, each as one line of ASCII JSON."""
+
+    def __init__(
+        self, level: str = "info", stream: TextIO | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._threshold = LEVELS[level]
+        self._stream = stream
+        self._clock = clock
+
+    def debug(self, event: str, **fields: Field) -> None:
+        self._write("debug", event, fields)
+
+    def info(self, event: str, **fields: Field) -> None:
+        self._write("info", event, fields)
+
+    def warning(self, event: str, **fields: Field) -> None:
+        self._write("warning", event, fields)
+
+    def error(self, event: str, **fields: Field) -> None:
+        self._write("error", event, fields)
+
+    def _write(self, level: str, event: str, fields: dict[str, Field]) -> None:
+        if LEVELS[level] < self._threshold:
+            return
+        record: dict[str, Field] = {"at": round(self._clock(), 3), "level": level, "event": event}
+        for name, value in fields.items():
+            if value is None or value == "":
+                continue
+            record[name] = value[:MAX_FIELD_CHARS] if isinstance(value, str) else value
+        # Resolved at each write, so that a stream replaced by its owner is honoured.
+        (self._stream or sys.stderr).write(_line(record))
+
+
+def _line(record: dict[str, Field]) -> str:
+    try:
+        line = _encode(record)
+    except UnicodeEncodeError:  # a lone surrogate, which the ASCII form below can say
+        line = b""
+    # ASCII only: a terminal or a log shipper must not meet U+2028, bidi marks or C1 controls.
+    if line and line.isascii() and b"\x7f" not in line:
+        return line.decode() + "\n"
+    return json.dumps(record, separators=(",", ":")).replace("\x7f", "\\u007f") + "\n"
+
+
+def blame(error: BaseException) -> dict[str, Field]:
+    """Return an exception's type and place, never its text, as fields of an event."""
+    frames = traceback.extract_tb(error.__traceback__)
+    fields: dict[str, Field] = {"error_type": type(error).__name__}
+    if frames:
+        last = frames[-1]
+        fields["error_at"] = f"{PurePath(last.filename).name}:{last.lineno} in {last.name}"
+    if error.__cause__ is not None:
+        fields["error_cause"] = type(error.__cause__).__name__
+    return fields
+
+
+class Sampler:
+    """Lets the first events of a kind through in each period and counts the rest (wire 2.5)."""
+
+    def __init__(self, most: int = 20, period_s: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._period_s = period_s
+        self._clock = clock
+        self._began = clock()
+        self._seen: dict[str, int] = defaultdict(int)
+
+    def admit(self, kind: str) -> tuple[bool, int]:
+        """Return whether to log this event, and how many of all kinds the period that just ended held back."""
+        held_back = 0
+        now = self._clock()
+        if now - self._began >= self._period_s:
+            held_back = sum(max(0, count - self._most) for count in self._seen.values())
+            self._seen.clear()
+            self._began = now
+        self._seen[kind] += 1
+        return self._seen[kind] <= self._most, held_back
+
+
+class LibraryLog(logging.Handler):
+    """Carries other libraries' records into the log: who spoke and where, not what was said.
+
+    A library's message can hold anything (a URL with its query, an exception's text, a prompt in a repr),
+    so only the logger's name, the level and the place in the library's code pass.
+    """
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields: dict[str, Field] = {"logger": record.name, "at_code": f"{record.filename}:{record.lineno}"}
+        if record.exc_info and record.exc_info[1] is not None:
+            fields |= blame(record.exc_info[1])
+        if record.levelno >= logging.ERROR:
+            self._log.error("library.message", **fields)
+        elif record.levelno >= logging.WARNING:
+            self._log.warning("library.message", **fields)
+        else:
+            self._log.debug("library.message", **fields)
+
+
+LIBRARIES = ("uvicorn", "asyncio", "httpx", "httpcore", "redis")
+
+
+def adopt_libraries(log: Log) -> None:
+    """Send the records of the libraries the gateway itself uses through `log`; an agent's own loggers stay its own."""
+    handler = LibraryLog(log)
+    for name in LIBRARIES:
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [handler]
+        logger.propagate = False
+        logger.setLevel(logging.WARNING)

@@ -1,0 +1,1 @@
+"""What scenarios share: Finch's side on raw sockets, and a real gateway process."""
