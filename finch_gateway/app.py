@@ -49,6 +49,19 @@ def open_store(settings: StoreSettings) -> Store:
     return RedisStore(settings.url, namespace=settings.namespace)
 
 
+def unknown_backends(config: Config) -> list[Problem]:
+    """Return a problem for each listing whose backend type this version does not have."""
+    return [
+        Problem(
+            f"listings[{index}].backend.type",
+            f"is no backend of this version; it has: {', '.join(BACKENDS)}",
+            config.line(f"listings[{index}].backend.type"),
+        )
+        for index, listing in enumerate(config.listings)
+        if listing.backend.type and listing.backend.type not in BACKENDS
+    ]
+
+
 def new_backend(backend_type: str) -> Backend:
     """Return a backend of a configured type, not started yet."""
     module, _, name = BACKENDS[backend_type].partition(":")
@@ -68,6 +81,8 @@ class Gateway:
         captures: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        if problems := unknown_backends(config):
+            raise ConfigError(problems)
         self._config = config
         self._listings = listings
         self._log = log
@@ -153,10 +168,9 @@ class Gateway:
 
     def _backend_env(self, agent: ListedAgent) -> BackendEnv:
         listing = agent.listing
-        index = self._listings.index(listing)
         return BackendEnv(
             listing=listing.name,
-            setting=f"listings[{index}].backend",
+            setting=f"{listing.setting}.backend",
             options=listing.backend_options,
             folder=self._config.folder,
             max_jobs=listing.max_running_turns,
@@ -179,12 +193,8 @@ class Gateway:
 
     def _stranger(self, known: KnownRevision) -> Problem:
         """Say that a key id is known under another secret or listing (wire 1.12)."""
-        setting = next(
-            f"listings[{index}].credentials"
-            for index, listing in enumerate(self._listings)
-            if known.key_id in listing.revisions
-        )
         listing = next(listing for listing in self._listings if known.key_id in listing.revisions)
+        setting = f"{listing.setting}.credentials"
         what = "another secret" if known.listing == listing.name else f"listing {known.listing!r}"
         return Problem(
             setting,

@@ -123,12 +123,14 @@ class _Keys:
         return tuple(listing for listing in built if listing is not None)
 
     def _listing(self, settings: ListingSettings) -> Listing | None:
-        revisions = {}
-        for at, credential in enumerate(settings.credentials):
-            revision = self._revision(f"{settings.setting}.credentials[{at}]", credential, settings.wire_protocol)
-            if revision is None:
-                return None
-            revisions[revision.key_id] = revision
+        # Every revision is looked at before any verdict, so that all problems come together.
+        built = [
+            self._revision(f"{settings.setting}.credentials[{at}]", credential, settings.wire_protocol)
+            for at, credential in enumerate(settings.credentials)
+        ]
+        revisions = {revision.key_id: revision for revision in built if revision is not None}
+        if len(built) != len(revisions):
+            return None
         return Listing(
             name=settings.name,
             wire_protocol=settings.wire_protocol,

@@ -12,11 +12,11 @@ import click
 
 from .. import __version__
 from ..app import Gateway
-from ..errors import ConfigError
 from ..listing import Loaded, load_all
 from ..observe import Log
 from ..server import Parser, bind, run, serve
 from ..workers import READY, Workers
+from . import config_option
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Inherited:
 
 
 @click.command()
-@click.option("--config", "file", type=click.Path(path_type=Path), help="The configuration file.")
+@config_option
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 64), help="Processes on one socket.")
 @click.option(
     "--capture",
@@ -43,21 +43,16 @@ class Inherited:
     "--http", "parser", default="auto", type=click.Choice(["auto", "h11", "httptools"]), help="The HTTP parser."
 )
 @click.option("--inherited", hidden=True, help="Descriptors from the parent process.")
-def command(file: Path | None, workers: int, captures: int, parser: Parser, inherited: str | None) -> None:
+def command(config_file: Path | None, workers: int, captures: int, parser: Parser, inherited: str | None) -> None:
     """Run the gateway until it is told to stop (SIGTERM or Ctrl-C); then it drains."""
-    try:
-        loaded = load_all(file, os.environ)
-        log = Log(loaded.config.server.log_level)
-        if inherited:
-            _serve_as_worker(loaded, log, captures, parser, Inherited(*map(int, inherited.split(","))))
-        elif workers > 1:
-            sys.exit(_serve_with_workers(loaded, log, workers, captures, parser))
-        else:
-            _serve_alone(loaded, log, captures, parser)
-    except ConfigError as error:
-        for problem in error.problems:
-            click.echo(f"finch-gateway: {problem}", err=True)
-        sys.exit(2)
+    loaded = load_all(config_file, os.environ)
+    log = Log(loaded.config.server.log_level)
+    if inherited:
+        _serve_as_worker(loaded, log, captures, parser, Inherited(*map(int, inherited.split(","))))
+    elif workers > 1:
+        sys.exit(_serve_with_workers(loaded, log, workers, captures, parser))
+    else:
+        _serve_alone(loaded, log, captures, parser)
 
 
 def _serve_alone(loaded: Loaded, log: Log, captures: int, parser: Parser) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import StoreUnavailable
 from ..observe import Log, blame
 from ..store import Held, TurnClaim, TurnEnd, TurnKey, Turns
-from .performing import Interrupted
+from .performing import Interrupted, Signal, give_signal
 
 BEATS_PER_LEASE = 5
 STORE_RETRY_S = 0.5
@@ -22,14 +22,13 @@ class HeldTurn:
 
     key: TurnKey
     epoch: int
-    interrupt: asyncio.Future[Interrupted]
+    signal: Signal
     renewed_at: float
     saved: Any = None
 
     def stop(self, why: Interrupted) -> None:
         """Make the run end without an answer from here."""
-        if not self.interrupt.done():
-            self.interrupt.set_result(why)
+        give_signal(self.signal, why)
 
 
 @dataclass(slots=True)

@@ -28,6 +28,17 @@ class Interrupted(Enum):
     DRAIN = "drain"
 
 
+class Ended(Enum):
+    """How the wait for a job ended, where the gateway did not interrupt it."""
+
+    BY_AGENT = "by agent"
+    BY_TIME = "by time"
+
+
+Signal = asyncio.Future[Interrupted | Ended]
+"""What a run waits for: whoever sets it first decides."""
+
+
 Outcome = Reply | NeedInput | Failed | Interrupted
 
 DEADLINE_EXCEEDED = Failed("deadline_exceeded", "The work was not finished before its deadline.")
@@ -41,7 +52,7 @@ async def perform(
     job: Job,
     *,
     timeout_s: float,
-    interrupt: asyncio.Future[Interrupted],
+    signal: Signal,
     on_end: Callable[[], None],
     log: Log,
 ) -> Outcome:
@@ -50,23 +61,32 @@ async def perform(
     An agent that does not heed its cancellation is left behind: its late result is dropped, and `on_end` is
     called only when it has really ended.
     """
-    work = asyncio.ensure_future(backend.run(job))
-    work.add_done_callback(lambda _: _end(job, on_end))
-    waited: set[asyncio.Future[Any]] = {work, interrupt}
+    loop = asyncio.get_running_loop()
+    work = loop.create_task(backend.run(job))
+
+    def end(_: object) -> None:
+        job.discard_folder()
+        on_end()
+        give_signal(signal, Ended.BY_AGENT)
+
+    work.add_done_callback(end)
+    timer = loop.call_later(timeout_s, give_signal, signal, Ended.BY_TIME)
     try:
-        await asyncio.wait(waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        how = await signal
     finally:
+        timer.cancel()
         if not work.done():
             work.add_done_callback(_retrieve)
             work.cancel()
-    if work.done():
-        return _outcome(backend, job, work, log)
-    return interrupt.result() if interrupt.done() else DEADLINE_EXCEEDED
+    if isinstance(how, Interrupted):
+        return how
+    return _outcome(backend, job, work, log) if how is Ended.BY_AGENT else DEADLINE_EXCEEDED
 
 
-def _end(job: Job, on_end: Callable[[], None]) -> None:
-    job.discard_folder()
-    on_end()
+def give_signal(signal: Signal, how: Interrupted | Ended) -> None:
+    """Set a run's signal, unless it is set already."""
+    if not signal.done():
+        signal.set_result(how)
 
 
 def _retrieve(work: asyncio.Future[Any]) -> None:

@@ -103,7 +103,7 @@ class TurnRun:
             attempt.agent.backend,
             self._job(attempt, held, turn, opened),
             timeout_s=max(0.0, attempt.cutoff - self._clock()),
-            interrupt=turn.interrupt,
+            signal=turn.signal,
             on_end=attempt.agent.give_slot,
             log=self._log,
         )

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 
 from ..errors import Refusal, StoreUnavailable
 from ..listing import Revision
 from ..observe import Log
 from ..store import Answered, Conflict, Free, Held, Nonce, Replayed, Running, TurnClaim, TurnKey, Turns, Verdict
 from ..wire.dispatch import Dispatch
-from ..wire.documents import write
 from ..wire.signing import issue_nonce
 from .agents import ListedAgent
 from .attempt import Attempt
@@ -111,7 +109,7 @@ class TurnEngine:
             lease_s=self._lease_s,
             keep_until=now + self._retention_s,
             may_start=may_start,
-            facts=write(asdict(attempt.dispatch.facts)),
+            facts=attempt.dispatch.facts.to_bytes(),
         )
         try:
             return await self._store.claim_turn(claim, now)

@@ -8,7 +8,7 @@ A request's way through it, numbered as in wire 1.6:
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -56,6 +56,7 @@ class Request:
     local_target: bytes
     target: bytes
     headers: Headers
+    first: Mapping[bytes, bytes]
 
     @classmethod
     def of(cls, scope: Scope, public_prefix: bytes) -> Request:
@@ -65,7 +66,8 @@ class Request:
             # Some in-process clients leave the query inside `raw_path`; servers never do.
             if scope["query_string"] and b"?" not in local:
                 local = local + b"?" + scope["query_string"]
-        return cls(scope["method"].encode("latin-1"), local, public_prefix + local, scope["headers"])
+        headers: Headers = list(scope["headers"])
+        return cls(scope["method"].encode("latin-1"), local, public_prefix + local, headers, dict(reversed(headers)))
 
     @property
     def path(self) -> bytes:
@@ -73,14 +75,11 @@ class Request:
 
     def header(self, name: bytes) -> bytes:
         """Return the first value under a lowercase name, empty where there is none."""
-        return next((value for found, value in self.headers if found == name), b"")
+        return self.first.get(name, b"")
 
     @property
     def announces_body(self) -> bool:
-        return any(
-            name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
-            for name, value in self.headers
-        )
+        return b"transfer-encoding" in self.first or self.header(b"content-length").strip() not in (b"", b"0")
 
     @property
     def trace_id(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, TypeVar, cast
@@ -12,7 +11,7 @@ from typing import Any, Literal, TypeVar, cast
 import msgspec
 
 from ..errors import Refusal
-from .documents import Json, JsonObject, digest, read_object
+from .documents import Json, JsonObject, digest, read_object, write_text
 from .secrets import WireProtocol
 
 Mode = Literal["conversation_turn", "task", "generation"]
@@ -118,8 +117,7 @@ class _AgentOnV0(_Common, kw_only=True):
     subject: _Subject | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     """The ids and hashes of the sale, stored with every turn and task (wire 4.2)."""
 
     dispatch_id: str = ""
@@ -130,9 +128,12 @@ class Facts:
     request_hash: str = ""
     finch_task_id: str = ""
 
+    def to_bytes(self) -> bytes:
+        """Return the facts as JSON; what was not sent is left out."""
+        return write_text(self)
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
+
+class Conversation(msgspec.Struct, frozen=True):
     """The conversation a turn belongs to; an id that was not sent is empty."""
 
     conversation_id: str = ""
@@ -140,16 +141,14 @@ class Conversation:
     messages: tuple[Mapping[str, Any], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Callback:
+class Callback(msgspec.Struct, frozen=True):
     """Where Finch wants a task's events, and the credential they are signed under (wire 7.1)."""
 
     url: str
     callback_key_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(msgspec.Struct, frozen=True):
     """One call for work, whichever wire protocol carried it (wire 4.1).
 
     `deadline` is in seconds since the epoch, None where the envelope names none. `contract_test` is the
@@ -246,7 +245,9 @@ def _dispatch(
 def with_input(dispatch: Dispatch, fields: Mapping[str, Any]) -> Dispatch:
     """Return the dispatch with the input of an earlier turn in its place (wire 5.4)."""
     content, parameters = _read_input(dict(fields))
-    return replace(dispatch, input=fields, content=content, text=_joined(content), parameters=parameters)
+    return msgspec.structs.replace(
+        dispatch, input=fields, content=content, text=_joined(content), parameters=parameters
+    )
 
 
 def read_instant(text: str) -> float:
@@ -263,6 +264,8 @@ def read_quantity(quantity: int | float | str | None) -> str:
     """Return a quantity as plain decimal text, so that 1, 1.0 and "1.00" are one value (wire 4.2, 5.2)."""
     if quantity is None:
         return ""
+    if type(quantity) is int and quantity >= 0:
+        return str(quantity)
     text = quantity if isinstance(quantity, str) else repr(quantity)
     try:
         if isinstance(quantity, str) and not _QUANTITY.fullmatch(text):

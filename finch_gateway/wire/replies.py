@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from .dispatch import PROTOCOL_VERSION
-from .documents import write
+from .documents import write, write_text
 
 READY = write({"status": "ready"})
 UNAVAILABLE = write({"status": "unavailable"})
@@ -19,7 +19,9 @@ MAX_MESSAGE_CHARS = 2_000
 
 def completed(invocation_id: str, content: Sequence[Mapping[str, Any]], completed_at: float) -> bytes:
     """Return the reply of a finished turn; raise `ValueError` where the content is not JSON."""
-    return write(
+    # What an agent calls JSON may hold what JSON cannot say; text cannot.
+    say = write_text if all(part["type"] == "text" for part in content) else write
+    return say(
         {
             **_head(invocation_id, "completed"),
             "message": {"role": "agent", "content": list(content)},
@@ -32,7 +34,7 @@ def completed(invocation_id: str, content: Sequence[Mapping[str, Any]], complete
 def input_required(invocation_id: str, questions: Sequence[tuple[str, str]]) -> bytes:
     """Return the reply of a turn that asks: pairs of question id and text."""
     asked = [{"id": id_, "question": text} for id_, text in questions]
-    return write({**_head(invocation_id, "input_required"), "questions": asked})
+    return write_text({**_head(invocation_id, "input_required"), "questions": asked})
 
 
 def failed(invocation_id: str, code: str, message: str = "") -> bytes:
@@ -40,12 +42,12 @@ def failed(invocation_id: str, code: str, message: str = "") -> bytes:
     error = {"code": code}
     if message:
         error["message"] = message[:MAX_MESSAGE_CHARS]
-    return write({**_head(invocation_id, "failed"), "error": error})
+    return write_text({**_head(invocation_id, "failed"), "error": error})
 
 
 def error_body(code: str, message: str) -> bytes:
     """Return the flat body of a refused request (wire 2.3)."""
-    return write({"code": code, "message": message})
+    return write_text({"code": code, "message": message})
 
 
 def instant(at: float) -> str:

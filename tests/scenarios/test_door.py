@@ -76,7 +76,9 @@ async def test_the_body_is_verified_as_it_came_and_not_as_it_would_be_written(ga
     assert (await post(gateway, compact, signed_body=spaced)).code == "auth_failed"
 
 
-@pytest.mark.parametrize("content_type", [b"application/json", b'APPLICATION/JSON; charset="UTF-8"', b"text/plain", b""])
+@pytest.mark.parametrize(
+    "content_type", [b"application/json", b'APPLICATION/JSON; charset="UTF-8"', b"text/plain", b""]
+)
 async def test_any_content_type_is_read_as_json(gateway: Finch, content_type: bytes) -> None:
     extra = [(b"Content-Type", content_type)] if content_type else []
     assert (await post(gateway, turn_body(gateway), extra=extra)).status == 200
@@ -116,7 +118,9 @@ async def test_the_target_is_what_came_over_the_wire(gateway: Finch, sent: bytes
     assert answer.status == status
 
 
-@pytest.mark.parametrize("target", [b"/", b"/finch", b"/finch/v", b"/finch/v22/health", b"/other", b"//finch/v2/health"])
+@pytest.mark.parametrize(
+    "target", [b"/", b"/finch", b"/finch/v", b"/finch/v22/health", b"/other", b"//finch/v2/health"]
+)
 async def test_outside_every_mount_there_is_an_unsigned_404(gateway: Finch, target: bytes) -> None:
     answer = await gateway.send("GET", target, gateway.signed("GET", target))
     assert (answer.status, answer.code) == (404, "not_found")
@@ -135,7 +139,9 @@ HEADERS = [b"X-Platform-Key-Id", b"X-Platform-Timestamp", b"X-Platform-Nonce", b
 
 @pytest.mark.parametrize("name", HEADERS)
 @pytest.mark.parametrize("how", ["missing", "same twice", "other first", "other last", "joined", "0xE9", "empty"])
-async def test_each_platform_header_is_there_exactly_once_and_well_formed(gateway: Finch, name: bytes, how: str) -> None:
+async def test_each_platform_header_is_there_exactly_once_and_well_formed(
+    gateway: Finch, name: bytes, how: str
+) -> None:
     target = gateway.mount.encode() + b"/health"
     headers = gateway.signed("GET", target)
     value = dict(headers)[name]

@@ -233,7 +233,17 @@ def test_an_instant_without_zone_or_moment_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("quantity", "text"),
-    [(None, ""), (1, "1"), ("1", "1"), (1.0, "1"), ("1.50", "1.5"), (2.5, "2.5"), ("0010", "10"), (1e3, "1000"), (0, "0")],
+    [
+        (None, ""),
+        (1, "1"),
+        ("1", "1"),
+        (1.0, "1"),
+        ("1.50", "1.5"),
+        (2.5, "2.5"),
+        ("0010", "10"),
+        (1e3, "1000"),
+        (0, "0"),
+    ],
 )
 def test_a_quantity_has_one_text(quantity: object, text: str) -> None:
     assert read_quantity(quantity) == text  # type: ignore[arg-type]

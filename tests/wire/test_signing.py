@@ -132,7 +132,20 @@ def test_only_the_exact_signature_form_is_read(signature: bytes) -> None:
 
 @pytest.mark.parametrize(
     "timestamp",
-    [b"", b"+5", b"-5", b"05", b"1_0", b"1790000000.0", b"1790000000000", "१२३".encode(), b"1e9", b" ", b"\xe9", b"1\n"],
+    [
+        b"",
+        b"+5",
+        b"-5",
+        b"05",
+        b"1_0",
+        b"1790000000.0",
+        b"1790000000000",
+        "१२३".encode(),
+        b"1e9",
+        b" ",
+        b"\xe9",
+        b"1\n",
+    ],
 )
 def test_a_timestamp_is_1_to_12_ascii_digits(timestamp: bytes) -> None:
     with pytest.raises(signing.Unverified):

@@ -1,0 +1,200 @@
+"""`finch-gateway contract-test`: Finch's connection test, played against each listing of a configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+import click
+
+from ..config import Config, ListingSettings, load
+from ..emulator.checks import CHECKS, Bench, CheckResult, run_check
+from ..emulator.line import SocketLine
+from ..emulator.platform import Endpoint, NoAnswer, Platform
+from ..emulator.signer import Credential, SecretUnusable, secret_bytes
+from . import config_option
+from .evidence import Evidence, ListingEvidence, as_json, hash_of, write_private
+from .gateway_process import GatewayNotStarted, run_orderly, running_gateway
+from .screen import heed_no_color, mark, ticking
+
+
+class CannotRun(click.ClickException):
+    """The test could not be made at all."""
+
+    exit_code = 2
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"finch-gateway: {self.message}", err=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What was asked for on the command line."""
+
+    config_file: Path | None
+    base_url: str
+    listing: str
+    deadline_s: float
+    is_quiet: bool
+
+
+@click.command("contract-test")
+@config_option
+@click.option("--base-url", default="", help="A gateway that runs already, as Finch reaches it; else one is started.")
+@click.option("--listing", default="", metavar="NAME", help="Test this listing only.")
+@click.option(
+    "--deadline",
+    "deadline_s",
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    type=click.FloatRange(1, 3600),
+    help="How long the agent may take for a turn.",
+)
+@click.option("--json", "is_json", is_flag=True, help="Print the evidence as JSON.")
+@click.option("--evidence", "evidence_file", type=click.Path(path_type=Path), help="Write the evidence to this file.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    config_file: Path | None,
+    base_url: str,
+    listing: str,
+    deadline_s: float,
+    is_json: bool,
+    evidence_file: Path | None,
+) -> None:
+    """Play Finch's connection test against each listing of the configuration.
+
+    First the path Finch walks: signed health, then one contract-test turn. Then everything the listing must
+    refuse, and the attempts of one turn that must get one answer. The agent runs for two turns. The evidence
+    holds no secret, signature or text, and is bound to the configuration's SHA-256.
+
+    Exits with 0 when every check passed, 1 when one failed, 2 when the test could not run.
+    """
+    heed_no_color(ctx)
+    evidence = run_orderly(_test(Wanted(config_file, base_url, listing, deadline_s, is_json)))
+    if is_json:
+        click.echo(as_json(evidence))
+    else:
+        _print_summary(evidence)
+    if evidence_file is not None:
+        _keep(evidence, evidence_file, is_quiet=is_json)
+    ctx.exit(0 if evidence.ok else 1)
+
+
+async def _test(wanted: Wanted) -> Evidence:
+    environ = dict(os.environ)
+    config = load(wanted.config_file, environ)
+    listings = _chosen(config, wanted.listing)
+    started_at, sha256 = datetime.now(UTC), hash_of(config.file)
+    async with _target(config, wanted, environ) as (base_url, base_path):
+        tested = [await _test_listing(config, listing, base_url, base_path, wanted) for listing in listings]
+    return Evidence(config.file, sha256, base_url + base_path, started_at, tuple(tested))
+
+
+def _chosen(config: Config, name: str) -> tuple[ListingSettings, ...]:
+    chosen = tuple(listing for listing in config.listings if name in ("", listing.name))
+    if not chosen:
+        known = ", ".join(listing.name for listing in config.listings)
+        raise CannotRun(f"--listing: the configuration has no listing of that name; it has: {known}")
+    return chosen
+
+
+@asynccontextmanager
+async def _target(config: Config, wanted: Wanted, environ: dict[str, str]) -> AsyncIterator[tuple[str, str]]:
+    """Yield the base URL without its path, and the path: those of a gateway that runs or is started here."""
+    if wanted.base_url:
+        try:
+            parts = urlsplit(wanted.base_url)
+        except ValueError as error:
+            raise CannotRun("--base-url: is malformed") from error
+        yield f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+        return
+    try:
+        async with running_gateway(config.file, environ) as gateway:
+            yield gateway.base_url, ""
+    except GatewayNotStarted as error:
+        raise CannotRun(str(error)) from error
+
+
+async def _test_listing(
+    config: Config, listing: ListingSettings, base_url: str, base_path: str, wanted: Wanted
+) -> ListingEvidence:
+    endpoint = _endpoint(config, listing, base_path)
+    try:
+        platform = Platform(endpoint, SocketLine(base_url))
+        await platform.health()
+    except ValueError as error:
+        raise CannotRun(f"--base-url: {error}") from error
+    except NoAnswer as error:
+        raise CannotRun(f"{base_url}: {error}") from error
+    if not wanted.is_quiet:
+        click.echo(click.style(f"\n{listing.name}", bold=True) + f"  {listing.wire_protocol} at {endpoint.mount}")
+    bench = Bench(platform, wanted.deadline_s, config.server.max_body_bytes, listing.modes)
+    results = []
+    for check in CHECKS:
+        async with ticking(check.name):
+            result = await run_check(check, bench)
+        results.append(result)
+        if not wanted.is_quiet:
+            _print_result(result)
+    return ListingEvidence(
+        listing.name, listing.wire_protocol, endpoint.mount, endpoint.credential.key_id, tuple(results)
+    )
+
+
+def _endpoint(config: Config, listing: ListingSettings, base_path: str) -> Endpoint:
+    current = next(credential for credential in listing.credentials if credential.state == "current")
+    try:
+        secret = secret_bytes(current.request_secret, listing.wire_protocol)
+    except SecretUnusable as error:
+        raise CannotRun(f"listings.{listing.name}.credentials: {error}") from error
+    return Endpoint(
+        name=listing.name,
+        wire_protocol=listing.wire_protocol,
+        credential=Credential(current.key_id, secret),
+        mount=base_path + listing.mount,
+        health_path=listing.paths.health,
+        invoke_path=listing.paths.invoke,
+        # A base URL with a path is the public one: what is signed is then what is sent (wire 1.2).
+        public_prefix="" if base_path else config.server.public_prefix,
+        service_version_id=current.service_version_id,
+    )
+
+
+def _print_result(result: CheckResult) -> None:
+    rules = click.style(f"wire {', '.join(result.rules)}", dim=True)
+    click.echo(f"  {mark(result.ok)} {result.name:<30} {result.got:<50} {result.elapsed_ms:>6} ms  {rules}")
+    if result.remark:
+        click.echo(f"      {result.remark}")
+    if result.ok:
+        return
+    click.echo(f"      expected: {result.expected}")
+    for fault in result.faults:
+        click.secho(f"      {fault}", fg="red")
+    for exchange in result.exchanges[:3]:
+        click.echo(click.style(f"      sent: {exchange.method} {exchange.target}, {exchange.request_body}", dim=True))
+
+
+def _print_summary(evidence: Evidence) -> None:
+    click.echo()
+    for listing in evidence.listings:
+        failed = [result.name for result in listing.results if not result.ok]
+        passed = len(listing.results) - len(failed)
+        words = "all checks passed" if listing.ok else f"failed: {', '.join(failed)}"
+        click.echo(f"{mark(listing.ok)} {listing.name}: {passed} of {len(listing.results)}, {words}")
+
+
+def _keep(evidence: Evidence, file: Path, *, is_quiet: bool) -> None:
+    try:
+        write_private(file, as_json(evidence))
+    except OSError as error:
+        raise CannotRun(f"--evidence: {click.format_filename(file)} cannot be written: {error.strerror}") from error
+    if not is_quiet:
+        click.echo(f"Evidence for the configuration {evidence.config_sha256[:12]}…: {click.format_filename(file)}")

@@ -1,0 +1,123 @@
+"""Sets the demo's stage in a folder of its own, plays every scene, and sums up."""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import tempfile
+import uuid
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from ...emulator.line import SocketLine
+from ...emulator.platform import Endpoint, NoAnswer, Platform
+from ...emulator.signer import Credential, WireProtocol, secret_bytes
+from ..gateway_process import running_gateway
+from ..screen import mark, ticking
+from .scenes import SCENES, Scene, Stage, Verdict
+
+_CONFIG = """\
+[store]
+url = "sqlite:///demo.db"
+"""
+_LISTING = """
+[[listings]]
+name = "{name}"
+wire_protocol = "{wire_protocol}"
+mount = "{mount}"
+
+[listings.backend]
+type = "python"
+target = "finch_gateway.cli.demo.agent:agent"
+
+[[listings.credentials]]
+key_id = "{key_id}"
+request_secret = "env:{variable}"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """One of the demo's listings, with the secret as Finch would display it."""
+
+    name: str
+    wire_protocol: WireProtocol
+    mount: str
+    key_id: str
+    variable: str
+    displayed: str
+
+    @property
+    def table(self) -> str:
+        fields = ("name", "wire_protocol", "mount", "key_id", "variable")
+        return _LISTING.format(**{field: getattr(self, field) for field in fields})
+
+    def platform(self, base_url: str) -> Platform:
+        credential = Credential(self.key_id, secret_bytes(self.displayed, self.wire_protocol))
+        return Platform(Endpoint(self.name, self.wire_protocol, credential, self.mount), SocketLine(base_url))
+
+
+def _new_listings() -> tuple[_Listing, _Listing]:
+    displayed = base64.urlsafe_b64encode(secrets.token_bytes(32)).rstrip(b"=").decode()
+    key_id, v0_key_id = f"finch.agenton.{uuid.uuid4()}", f"eav_{secrets.token_hex(8)}"
+    return (
+        _Listing("demo", "finch_v2", "/finch/v2", key_id, "DEMO_SECRET", displayed),
+        _Listing("demo-v0", "agenton_v0", "/finch/v0", v0_key_id, "DEMO_V0_SECRET", secrets.token_hex(24)),
+    )
+
+
+async def run_show(elapsed: Callable[[], float]) -> bool:
+    """Play the demo and say whether every scene went as it must; `elapsed` is in seconds."""
+    click.secho("finch-gateway demo", bold=True)
+    click.echo("A real gateway on SQLite, a small Python agent behind it, and Finch's side of the wire before it.\n")
+    with tempfile.TemporaryDirectory(prefix="finch-demo-") as folder:
+        verdicts = await _play_all(Path(folder), elapsed)
+    _sum_up(verdicts, elapsed)
+    return all(verdict.ok for verdict in verdicts)
+
+
+async def _play_all(folder: Path, elapsed: Callable[[], float]) -> list[Verdict]:
+    v2, v0 = _new_listings()
+    config = folder / "finch.toml"
+    config.write_text(_CONFIG + v2.table + v0.table, encoding="utf-8")
+    environ = _environment({v2.variable: v2.displayed, v0.variable: v0.displayed})
+    started = elapsed()
+    async with AsyncExitStack() as stack:
+        async with ticking("Starting the gateway"):
+            gateway = await stack.enter_async_context(running_gateway(config, environ))
+        click.echo(f"{mark(True)} The gateway listens on {gateway.base_url} after {elapsed() - started:.1f} s.")
+        stage = Stage(v2.platform(gateway.base_url), v0.platform(gateway.base_url))
+        return [await _play(number, scene, stage) for number, scene in enumerate(SCENES, 1)]
+
+
+def _environment(added: dict[str, str]) -> dict[str, str]:
+    """Return this process's variables without settings that were meant for another gateway."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("FINCH_GATEWAY_")}
+    return {**own, **added}
+
+
+async def _play(number: int, scene: Scene, stage: Stage) -> Verdict:
+    click.echo(f"\n{click.style(f' {number} ', reverse=True)} {click.style(scene.title, bold=True)}")
+    click.echo(f"     {scene.story}")
+    try:
+        verdict = await scene.play(stage)
+    except NoAnswer as error:
+        verdict = Verdict(False, f"no answer: {error}")
+    click.echo(f"  {mark(verdict.ok)} {verdict.said if verdict.ok else f'not as it must be: {verdict.said}'}")
+    return verdict
+
+
+def _sum_up(verdicts: list[Verdict], elapsed: Callable[[], float]) -> None:
+    click.echo(f"\n{click.style('Summary', bold=True)}")
+    width = max(len(scene.title) for scene in SCENES)
+    for scene, verdict in zip(SCENES, verdicts, strict=True):
+        click.echo(f"  {mark(verdict.ok)} {scene.title:<{width}}  {verdict.said}")
+    passed = sum(verdict.ok for verdict in verdicts)
+    click.echo(f"\n{passed} of {len(verdicts)} as they must be, in {elapsed():.1f} s. Nothing was left behind.")
+    if passed == len(verdicts):
+        click.echo("Next: finch-gateway init my-agent")

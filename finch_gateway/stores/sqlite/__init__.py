@@ -1,0 +1,9 @@
+"""The embedded store: one SQLite file in WAL mode, shared by the processes of one machine.
+
+`store` is the handle, `lanes` the threads it owns, `steps` what each call does inside a transaction,
+`database` the file: its schema, its checks, its connections.
+"""
+
+from .store import SqliteStore
+
+__all__ = ["SqliteStore"]
