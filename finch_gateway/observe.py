@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
 import traceback
@@ -117,24 +118,31 @@ class LibraryLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         fields: dict[str, Field] = {"logger": record.name, "at_code": f"{record.filename}:{record.lineno}"}
+        event = "library.message"
+        if record.name.startswith(OWN) and _EVENT_NAME.fullmatch(str(record.msg)):
+            event, fields = str(record.msg), {"reason": getattr(record, "reason", None)}
         if record.exc_info and record.exc_info[1] is not None:
             fields |= blame(record.exc_info[1])
         if record.levelno >= logging.ERROR:
-            self._log.error("library.message", **fields)
+            self._log.error(event, **fields)
         elif record.levelno >= logging.WARNING:
-            self._log.warning("library.message", **fields)
+            self._log.warning(event, **fields)
         else:
-            self._log.debug("library.message", **fields)
+            self._log.info(event, **fields)
 
 
-LIBRARIES = ("uvicorn", "asyncio", "httpx", "httpcore", "redis")
+OWN = "finch_gateway"
+"""Our own modules that have no `Log` at hand speak through loggers under this name, an event's name as the message."""
+
+_EVENT_NAME = re.compile(r"[a-z_]+(\.[a-z_]+)+")
+LIBRARIES = ("uvicorn", "asyncio", "httpcore2", "redis")
 
 
 def adopt_libraries(log: Log) -> None:
     """Send the records of the libraries the gateway itself uses through `log`; an agent's own loggers stay its own."""
     handler = LibraryLog(log)
-    for name in LIBRARIES:
+    for name in (*LIBRARIES, OWN):
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]
         logger.propagate = False
-        logger.setLevel(logging.WARNING)
+        logger.setLevel(logging.INFO if name == OWN else logging.WARNING)

@@ -56,7 +56,8 @@ class TurnClaim:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The right to run the turn, until the lease ends or is renewed.
+    """The right to run the turn. Once the lease has ended another may take the turn over; until one does, the
+    epoch still holds it and may renew, save, release and finish.
 
     `epoch` grows with every new holder and fences the old one. `attempt` counts from 1 and grows when a
     lease ended without an answer (a crash), not when it was given back. `saved` is what the agent last

@@ -92,7 +92,7 @@ class Model:
 
     def holding(self, turn_id: str, epoch: int) -> Turn | None:
         turn = self.turns.get(turn_id)
-        return turn if turn and turn.epoch == epoch and self.live(turn) else None
+        return turn if turn and turn.epoch == epoch and turn.reply is None and turn.lease_until is not None else None
 
     def finish(self, end: TurnEnd, version: str) -> bool:
         turn = self.holding(end.key.turn_id, end.epoch)

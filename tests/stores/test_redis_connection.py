@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from finch_gateway.errors import StoreUnavailable
+from finch_gateway.errors import ConfigError, StoreUnavailable
 from finch_gateway.store import Answered, Held, Nonce, TurnClaim, TurnEnd, TurnKey
 from finch_gateway.stores.redis import Limits, RedisStore
 from finch_gateway.stores.redis.address import Address
@@ -35,6 +36,7 @@ class Proxy:
 
     def __init__(self, target_port: int) -> None:
         self.target_port = target_port
+        self.tls: ssl.SSLContext | None = None
         self.delay_s = 0.0
         self.cuts = 0
         """How many of the next writes that run a script go through and lose their connection before a reply."""
@@ -42,7 +44,7 @@ class Proxy:
         self.writers: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> None:
-        self.server = await asyncio.start_server(self.carry, "127.0.0.1", 0)
+        self.server = await asyncio.start_server(self.carry, "127.0.0.1", 0, ssl=self.tls)
         self.port: int = self.server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -172,8 +174,6 @@ class TestCoalescing:
                 for _ in range(20):
                     claim = a_claim()
                     assert isinstance(await store.claim_turn(claim, NOW), Held)
-                    for _ in range(random.randrange(3)):
-                        await asyncio.sleep(0)
                     assert await store.finish_turn(an_end(claim), NOW)
 
             await asyncio.gather(*(turn_after_turn() for _ in range(32)))
@@ -369,6 +369,56 @@ class TestOutages:
             proxy.cuts = 0
             assert 1 <= store.connection.reconnects < 15
             await until(lambda: works(store))
+
+
+CERTIFICATE = """
+-----BEGIN EC PRIVATE KEY-----
+MHcCAQEEIEPARu5OjgdkOpFuh/xoSjE4YTE7RzVyeiAmkPQ1F7W7oAoGCCqGSM49
+AwEHoUQDQgAEj7POnu1J2DrwlHv3IiHCy8NiVqANt7lRUi+p8E5BYBH4HCHQBgQb
+PxL34Qlx4ErWAFhmnQYifiXVqa7Eh7Vxbw==
+-----END EC PRIVATE KEY-----
+-----BEGIN CERTIFICATE-----
+MIIBlTCCATugAwIBAgIUGnD8HcLLipUnCtxhdhd5UnWT6bUwCgYIKoZIzj0EAwIw
+FDESMBAGA1UEAwwJbG9jYWxob3N0MCAXDTI2MTEzMDE0MDUxOVoYDzIxMjYxMTA2
+MTQwNTE5WjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjO
+PQMBBwNCAASPs86e7UnYOvCUe/ciIcLLw2JWoA23uVFSL6nwTkFgEfgcIdAGBBs/
+EvfhCXHgStYAWGadBiJ+JdWprsSHtXFvo2kwZzAdBgNVHQ4EFgQUtLfNr02VPphZ
+kUduFlo6dZsSnDQwHwYDVR0jBBgwFoAUtLfNr02VPphZkUduFlo6dZsSnDQwDwYD
+VR0TAQH/BAUwAwEB/zAUBgNVHREEDTALgglsb2NhbGhvc3QwCgYIKoZIzj0EAwID
+SAAwRQIgUKjUZq871i3fKzF2Z8/y1Bho85vM6pY2hK9zDJ7IlCYCIQCR8mqY5jKx
+aQd12fVGbDTPuFMUW5ozxcGNLJpzxZwB+w==
+-----END CERTIFICATE-----
+"""
+"""For localhost only, signed by itself."""
+
+
+class TestTls:
+    @pytest.fixture
+    async def secured(self, valkey: Valkey, tmp_path: Path) -> AsyncIterator[tuple[Proxy, Path]]:
+        """A proxy that speaks TLS, and its certificate."""
+        certificate = tmp_path / "localhost.pem"
+        certificate.write_text(CERTIFICATE)
+        one = Proxy(valkey.port)
+        one.tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        one.tls.load_cert_chain(certificate)
+        await one.start()
+        yield one, certificate
+        await one.stop()
+
+    async def test_a_trusted_server_is_used_and_lost_answers_are_asked_again(self, secured: tuple[Proxy, Path]) -> None:
+        proxy, certificate = secured
+        store = RedisStore(f"rediss://localhost:{proxy.port}?ssl_ca_certs={certificate}")
+        await store.open()
+        proxy.cuts = 1
+        assert await store.claim_turn(a_claim(), NOW) == Held(1, 1, None, None, "")
+        await store.close()
+
+    @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+    async def test_an_untrusted_or_misnamed_server_is_refused(self, secured: tuple[Proxy, Path], host: str) -> None:
+        proxy, certificate = secured
+        trust = "" if host == "localhost" else f"?ssl_ca_certs={certificate}"
+        with pytest.raises(ConfigError, match="TLS failed"):
+            await RedisStore(f"rediss://{host}:{proxy.port}{trust}").open()
 
 
 async def _is(value: bool) -> bool:

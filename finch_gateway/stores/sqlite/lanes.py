@@ -24,6 +24,9 @@ MAX_BATCH = 512
 MAX_WAITING = 20_000
 CHECKPOINT_AT_BYTES = 8 << 20
 RESTART_AT_BYTES = 64 << 20
+WRITER_RESTARTS_AT_BYTES = 96 << 20
+"""Where the writer no longer leaves it to the checkpoint thread: the log's bound, but for one batch."""
+
 CHECKPOINT_PAUSE_S = 0.1
 CHECKPOINT_BUSY_MS = 50
 
@@ -168,6 +171,8 @@ class Writer(Lane):
             # What went into a file that is no longer in its place must not be called durable.
             if (size := self._database.log_size()) >= CHECKPOINT_AT_BYTES:
                 self._on_growth(size)
+            if size >= WRITER_RESTARTS_AT_BYTES:
+                connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
         except Exception as error:
             for call in batch:
                 call.error = _converted(error)

@@ -104,24 +104,24 @@ def peek_turn(db: sqlite3.Connection, key: TurnKey, now: float) -> Running | Ans
 
 
 def renew_turn(db: sqlite3.Connection, key: TurnKey, epoch: int, lease_until: float, now: float) -> bool:
-    """Move the end of a lease that `epoch` still has."""
-    return _changed(db, _RENEW, lease_until, _turn_name(key), epoch, now)
+    """Move the end of the lease while `epoch` holds the turn."""
+    return _changed(db, _RENEW, lease_until, _turn_name(key), epoch)
 
 
 def save_turn(db: sqlite3.Connection, key: TurnKey, epoch: int, saved: bytes, now: float) -> bool:
     """Keep what the agent saved while `epoch` holds the turn."""
-    return _changed(db, _SAVE, saved, _turn_name(key), epoch, now)
+    return _changed(db, _SAVE, saved, _turn_name(key), epoch)
 
 
 def release_turn(db: sqlite3.Connection, key: TurnKey, epoch: int, now: float) -> bool:
     """Give a turn back; no lease, rather than an ended one, is what tells this from a crash."""
-    return _changed(db, _RELEASE, _turn_name(key), epoch, now)
+    return _changed(db, _RELEASE, _turn_name(key), epoch)
 
 
 def finish_turn(db: sqlite3.Connection, end: TurnEnd, now: float) -> bool:
     """Write the answer and the conversation's record, or recognise an end that was written before."""
     name = _turn_name(end.key)
-    if not _changed(db, _FINISH, end.reply, end.keep_until, name, end.epoch, now):
+    if not _changed(db, _FINISH, end.reply, end.keep_until, name, end.epoch):
         known = db.execute("SELECT epoch, reply FROM turns WHERE id = ?", (name,)).fetchone()
         return bool(known == (end.epoch, end.reply))
     where = digest(end.key.listing, end.conversation_id)
@@ -206,15 +206,15 @@ UPDATE turns SET key_id = ?, conversation_id = ?, op = ?, epoch = ?, attempt = ?
 WHERE id = ?
 """
 
-_RENEW = "UPDATE turns SET lease_until = ? WHERE id = ? AND epoch = ? AND lease_until > ?"
+_RENEW = "UPDATE turns SET lease_until = ? WHERE id = ? AND epoch = ? AND lease_until IS NOT NULL"
 
-_SAVE = "UPDATE turns SET saved = ? WHERE id = ? AND epoch = ? AND lease_until > ?"
+_SAVE = "UPDATE turns SET saved = ? WHERE id = ? AND epoch = ? AND lease_until IS NOT NULL"
 
-_RELEASE = "UPDATE turns SET lease_until = NULL WHERE id = ? AND epoch = ? AND lease_until > ?"
+_RELEASE = "UPDATE turns SET lease_until = NULL WHERE id = ? AND epoch = ? AND lease_until IS NOT NULL"
 
 _FINISH = """
 UPDATE turns SET reply = ?, keep_until = ?, lease_until = NULL, saved = NULL
-WHERE id = ? AND epoch = ? AND lease_until > ?
+WHERE id = ? AND epoch = ? AND lease_until IS NOT NULL
 """
 
 _KEEP = """

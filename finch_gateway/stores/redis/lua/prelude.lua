@@ -42,10 +42,11 @@ local function write_turn_until(key, turn, keep_until, now)
   redis.call('SET', key, cmsgpack.pack(turn), 'PX', ttl_ms(keep_until, now))
 end
 
--- The turn, if this epoch holds it: its lease lives and it is neither given back nor answered.
+-- The turn, if this epoch holds it: neither given back nor answered, and nobody took it over. That its lease
+-- ended does not matter as long as nobody did.
 local function held_turn(key, epoch, now)
   local turn = read_turn(key, now)
-  if turn and turn[LEASE] and turn[EPOCH] == tonumber(epoch) and not is_over(turn[LEASE], now) then return turn end
+  if turn and turn[LEASE] and turn[EPOCH] == tonumber(epoch) then return turn end
   return nil
 end
 

@@ -3,8 +3,6 @@
 local turn = read_turn(KEYS[1], ARGV[1])
 if not turn or turn[REPLY] or turn[EPOCH] ~= tonumber(ARGV[2]) then return 0 end
 if turn[LEASE] then
-  -- A lease that ended stays as it is: the next holder must see that it was a crash.
-  if is_over(turn[LEASE], ARGV[1]) then return 0 end
   turn[LEASE] = false
   write_turn(KEYS[1], turn)
   redis.call('ZREM', KEYS[2], running_entry(turn, KEYS[1]))
