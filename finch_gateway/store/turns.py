@@ -1,27 +1,11 @@
-"""What a store must promise. Two keep it: `stores.sqlite` and `stores.redis`; one conformance suite holds both.
-
-Each method is one atomic step. Instants are seconds since the epoch and are passed in; a store reads no
-clock for its decisions. Every mutation carries an operation id (`op`) or an epoch, so that a repeat after a
-lost answer recognises itself. Records are opaque blobs beside a short clear index, listed per class here.
-
-Every method may raise `StoreUnavailable`: then the step happened or did not, and asking again tells.
-"""
+"""What a store promises for synchronous turns: one holder at a time, one answer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-
-@dataclass(frozen=True, slots=True)
-class Nonce:
-    """A verified nonce that is not consumed yet; remembered until `expires_at` (wire 1.7). Scope: `key_id`."""
-
-    key_id: str
-    value: str
-    expires_at: float
-    op: str
+from .admission import Nonce
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,26 +115,6 @@ class TurnEnd:
     keep_until: float
 
 
-@dataclass(frozen=True, slots=True)
-class KnownRevision:
-    """A credential revision as the store knows it: never the secret, only its fingerprint."""
-
-    key_id: str
-    listing: str
-    fingerprint: str
-    first_seen: float
-
-
-class Admission(Protocol):
-    """Used by the door."""
-
-    async def spend(self, nonce: Nonce, now: float) -> bool:
-        """Consume a nonce; False when it was consumed before by another operation."""
-
-    async def probe(self) -> None:
-        """Return when the store can be written to; raise `StoreUnavailable` otherwise."""
-
-
 class Turns(Protocol):
     """Used by the engine for synchronous turns."""
 
@@ -179,35 +143,3 @@ class Turns(Protocol):
 
         False when the epoch no longer holds the turn: then nothing is written.
         """
-
-
-class Operator(Protocol):
-    """Used at start, by the sweeper and by the commands."""
-
-    async def register_revisions(self, revisions: Sequence[KnownRevision]) -> Sequence[KnownRevision]:
-        """Record revisions not seen before, in one step.
-
-        Returns what the store holds under a key id with another fingerprint or listing; then nothing is written.
-        """
-
-    async def known_revisions(self) -> Sequence[KnownRevision]:
-        """Return every revision this store has seen, oldest first."""
-
-    async def forget_revision(self, key_id: str) -> bool:
-        """Drop a revision's record; False when it was not known."""
-
-    async def running_turns(self, now: float) -> dict[str, int]:
-        """Return the number of turns under a live lease by key id."""
-
-    async def purge(self, now: float, limit: int) -> int:
-        """Drop up to `limit` records whose time is over; return how many."""
-
-
-class Store(Admission, Turns, Operator, Protocol):
-    """The whole store, with its life: `open` before anything else, `close` last; both may be called once."""
-
-    async def open(self) -> None:
-        """Connect and check the store; raise `ConfigError` naming the setting and the remedy."""
-
-    async def close(self) -> None:
-        """Finish what was begun and let go of files and connections."""
