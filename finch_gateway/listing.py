@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from .config import Config, CredentialSettings, ListingSettings, in_order, read
+from .config import Config, CredentialSettings, ListingSettings, PathSettings, in_order, read
 from .errors import ConfigError, Problem
 from .wire.dispatch import Mode
 from .wire.secrets import SecretError, WireProtocol, read_secret
@@ -34,14 +34,6 @@ class Revision:
 
 
 @dataclass(frozen=True, slots=True)
-class Paths:
-    """The suffixes under the mount (wire 3.2)."""
-
-    health: str = "/health"
-    invoke: str = "/invoke"
-
-
-@dataclass(frozen=True, slots=True)
 class Listing:
     """One published service; `setting` is its place in the configuration, `listings[0]`."""
 
@@ -52,10 +44,14 @@ class Listing:
     revisions: Mapping[str, Revision]
     backend_type: str
     backend_options: Mapping[str, Any] = field(repr=False)
-    paths: Paths = Paths()
+    paths: PathSettings = field(default_factory=PathSettings)
     default_deadline_s: float = 600
     max_deadline_s: float = 86400
     max_running_turns: int = 32
+    max_running_tasks: int = 8
+    max_queue: int = 100
+    max_input_rounds: int = 5
+    poll_after_ms: int = 3000
     max_output_bytes: int = 4 * 1024 * 1024
     on_crash: OnCrash = "rerun"
     capabilities: str = ""
@@ -139,10 +135,14 @@ class _Keys:
             revisions=revisions,
             backend_type=settings.backend.type,
             backend_options=settings.backend.options,
-            paths=Paths(settings.paths.health, settings.paths.invoke),
+            paths=settings.paths,
             default_deadline_s=settings.default_deadline_s,
             max_deadline_s=settings.max_deadline_s,
             max_running_turns=settings.max_running_turns,
+            max_running_tasks=settings.max_running_tasks,
+            max_queue=settings.max_queue,
+            max_input_rounds=settings.max_input_rounds,
+            poll_after_ms=settings.poll_after_ms,
             max_output_bytes=settings.max_output_bytes,
             on_crash=settings.on_crash,
             capabilities=settings.capabilities,

@@ -9,7 +9,8 @@ import pytest
 
 from finch_gateway.config import load
 from finch_gateway.errors import ConfigError
-from finch_gateway.listing import Paths, build_listings, load_all, read_all
+from finch_gateway.config import PathSettings
+from finch_gateway.listing import build_listings, load_all, read_all
 from finch_gateway.wire.signing import SigningKey
 
 REQUEST, CALLBACK = bytes(range(32)), bytes(range(32, 64))
@@ -52,7 +53,7 @@ def file(tmp_path: Path) -> Path:
 def test_a_listing_holds_what_was_configured(file: Path) -> None:
     [listing] = build_listings(load(file, ENVIRON))
     assert (listing.name, listing.mount, listing.setting) == ("writer", "/finch/v2", "listings[0]")
-    assert listing.paths == Paths(health="/health", invoke="/turns")
+    assert listing.paths == PathSettings(invoke="/turns")
     assert (listing.on_crash, listing.capabilities, listing.max_running_turns) == ("fail", "Writes.", 32)
     assert (listing.backend_type, listing.backend_options) == ("python", {"target": "agent:run"})
     current, retiring = listing.revisions.values()

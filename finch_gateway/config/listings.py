@@ -23,6 +23,7 @@ from .settings import (
 )
 
 DAY_S = 86400
+MODES: tuple[ModeName, ...] = ("conversation_turn", "task")
 
 NAME = text(
     re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII), "1 to 64 letters, digits, dots, dashes and underscores"
@@ -34,6 +35,11 @@ MOUNT = text(
     'a path such as "/finch/v2": it starts with "/", does not end with one, and holds no "//", "?", "#", "%" or blank',
 )
 SUFFIX = text(re.compile(_PATH_FORM, re.ASCII), 'a path such as "/health"')
+TASK_ID = "{merchant_task_id}"
+TASK_SUFFIX = text(
+    re.compile(rf"(?:{_PATH_FORM})?/{re.escape(TASK_ID)}(?:{_PATH_FORM})?", re.ASCII),
+    f'a path such as "/tasks/{TASK_ID}", with that segment once',
+)
 _KEY_ID = text(re.compile(r"[!-~]{1,256}"), "1 to 256 visible ASCII characters, as Finch shows it")
 _VERSION_ID = text(re.compile(r"[!-~]{1,256}"), "1 to 256 visible ASCII characters, as Finch shows it")
 _CAPABILITIES = text(re.compile(r".{0,10000}", re.DOTALL), "a text of up to 10000 characters")
@@ -79,6 +85,10 @@ def _read_listing(table: Table) -> ListingSettings | None:
         default_deadline_s=table.take("default_deadline_s", number(0.1, 30 * DAY_S), 600.0),
         max_deadline_s=table.take("max_deadline_s", number(0.1, 30 * DAY_S), 86400.0),
         max_running_turns=table.take("max_running_turns", whole(1, 10_000), 32),
+        max_running_tasks=table.take("max_running_tasks", whole(1, 10_000), 8),
+        max_queue=table.take("max_queue", whole(1, 1_000_000), 100),
+        max_input_rounds=table.take("max_input_rounds", whole(0, 1000), 5),
+        poll_after_ms=table.take("poll_after_ms", whole(0, 3_600_000), 3000),
         max_output_bytes=table.take("max_output_bytes", whole(256, 1024**3), 4 * 1024 * 1024),
         on_crash=table.take("on_crash", _ON_CRASH, "rerun"),
         capabilities=table.take("capabilities", _CAPABILITIES, "", lambda value: f"({len(value)} characters)"),
@@ -95,26 +105,31 @@ def _read_listing(table: Table) -> ListingSettings | None:
 def _read_modes(table: Table) -> tuple[ModeName, ...]:
     raw = table.get("modes")
     for index, mode in enumerate(raw if isinstance(raw, list) else ()):
-        if mode in ("task", "generation"):
-            served = 'this version serves "conversation_turn" only; leave it out'
-            table.ledger.problem((*table.at("modes"), index), served)
-            return ("conversation_turn",)
+        if mode == "generation":
+            table.ledger.problem((*table.at("modes"), index), "this version does not serve generations; leave it out")
+            return MODES
 
     def read(value: object) -> tuple[ModeName, ...]:
-        if value != ["conversation_turn"]:
-            raise Wrong('must be ["conversation_turn"]')
-        return ("conversation_turn",)
+        modes = tuple(mode for mode in MODES if isinstance(value, list) and mode in value)
+        if not isinstance(value, list) or not modes or len(modes) != len(value):
+            raise Wrong('must list what the agent serves: "conversation_turn", "task"')
+        return modes
 
-    return table.take("modes", Rule(read), ("conversation_turn",))
+    return table.take("modes", Rule(read), MODES)
 
 
 def _read_paths(table: Table) -> PathSettings:
+    fallback = PathSettings()
     paths = PathSettings(
-        health=table.take("health", SUFFIX, PathSettings().health),
-        invoke=table.take("invoke", SUFFIX, PathSettings().invoke),
+        health=table.take("health", SUFFIX, fallback.health),
+        invoke=table.take("invoke", SUFFIX, fallback.invoke),
+        task=table.take("task", TASK_SUFFIX, fallback.task),
+        messages=table.take("messages", TASK_SUFFIX, fallback.messages),
+        cancel=table.take("cancel", TASK_SUFFIX, fallback.cancel),
     )
-    if paths.health == paths.invoke:
-        table.ledger.problem(table.at("invoke"), "must differ from paths.health")
+    for first, second in combinations(("health", "invoke", "task", "messages", "cancel"), 2):
+        if getattr(paths, first) == getattr(paths, second):
+            table.ledger.problem(table.at(second), f"must differ from paths.{first}")
     table.refuse_unknown()
     return paths
 

@@ -13,8 +13,8 @@ from .document import Document, read_document
 from .environment import Environment, is_reference, read_env_file, shown_reference
 from .listings import MOUNT, read_listings
 from .reading import Ledger, Table, show_value, unknown
-from .rules import Rule, Wrong, choice, number, text, whole
-from .settings import SQLITE, Config, LogLevel, ServerSettings, StoreSettings, safe_url
+from .rules import Rule, Wrong, choice, flag, number, text, whole
+from .settings import SQLITE, Config, LogLevel, OutboundSettings, ServerSettings, StoreSettings, safe_url
 
 CONFIG_VARIABLE = "FINCH_GATEWAY_CONFIG"
 CONFIG_FILE = "finch.toml"
@@ -61,12 +61,14 @@ def read(path: Path | None, environ: Mapping[str, str]) -> Reading:
     _note_env_file(root, env_file)
     server = _read_server(root.table("server", overridable=True))
     store = _read_store(root.table("store", overridable=True), folder)
+    outbound = _read_outbound(root.table("outbound", overridable=True))
     _refuse_unknown_overrides(ledger)
     listings = read_listings(root)
     root.refuse_unknown()
     config = Config(
         server=server,
         store=store,
+        outbound=outbound,
         listings=listings,
         file=file,
         folder=folder,
@@ -148,6 +150,31 @@ def _read_store(table: Table, folder: Path) -> StoreSettings:
     )
     table.refuse_unknown()
     return settings
+
+
+_HOST_RULE = re.compile(r"(\*\.)?[a-z0-9]([a-z0-9.-]{0,252}[a-z0-9])?|[0-9a-f:.]*:[0-9a-f:.]*", re.ASCII)
+
+
+def _read_outbound(table: Table) -> OutboundSettings:
+    fallback = OutboundSettings()
+    settings = OutboundSettings(
+        allow_hosts=table.take("allow_hosts", _HOSTS, fallback.allow_hosts),
+        allow_private=table.take("allow_private", flag(), fallback.allow_private),
+        callback_schedule_s=table.take("callback_schedule_s", number(1, 30 * DAY_S), fallback.callback_schedule_s),
+    )
+    if settings.allow_private and not settings.allow_hosts:
+        table.ledger.problem(table.at("allow_private"), "is for local work and needs the hosts named in allow_hosts")
+    table.refuse_unknown()
+    return settings
+
+
+def _read_hosts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(host, str) and _HOST_RULE.fullmatch(host) for host in value):
+        raise Wrong('must list host names in lower case, exact or as "*.suffix"')
+    return tuple(value)
+
+
+_HOSTS = Rule(_read_hosts, lambda text: [part.strip() for part in text.split(",") if part.strip()])
 
 
 class _FromVariable(str):

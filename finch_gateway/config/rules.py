@@ -47,6 +47,17 @@ def number(low: float, high: float) -> Rule[float]:
     return Rule(read, lambda text: float(text) if _NUMBER.fullmatch(text) else text)
 
 
+def flag() -> Rule[bool]:
+    """True or false, and nothing that only counts as one."""
+
+    def read(value: object) -> bool:
+        if not isinstance(value, bool):
+            raise Wrong("must be true or false")
+        return value
+
+    return Rule(read, lambda text: {"true": True, "false": False}.get(text, text))
+
+
 def text(form: re.Pattern[str], what: str) -> Rule[str]:
     """A text of a form, described by `what`."""
 

@@ -10,7 +10,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 WireProtocolName = Literal["finch_v2", "agenton_v0"]
-ModeName = Literal["conversation_turn"]
+ModeName = Literal["conversation_turn", "task"]
 CredentialState = Literal["current", "retiring", "revoked"]
 CrashRule = Literal["rerun", "fail"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -41,7 +41,7 @@ class StoreSettings:
     url: str = field(default=SQLITE + "finch.db", repr=False)
     namespace: str = "finch"
     retention_days: float = 30
-    lease_s: float = 15
+    lease_s: float = 20
 
     @property
     def sqlite_path(self) -> Path | None:
@@ -55,11 +55,26 @@ class StoreSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class OutboundSettings:
+    """Where the URLs of dispatches may lead (wire 9.1), and for how long a callback is tried (wire 7.4).
+
+    `allow_hosts` are exact names or `*.suffix`; none means any public host.
+    """
+
+    allow_hosts: tuple[str, ...] = ()
+    allow_private: bool = False
+    callback_schedule_s: float = 86400
+
+
+@dataclass(frozen=True, slots=True)
 class PathSettings:
     """The suffixes under the mount (wire 3.2)."""
 
     health: str = "/health"
     invoke: str = "/invoke"
+    task: str = "/tasks/{merchant_task_id}"
+    messages: str = "/tasks/{merchant_task_id}/messages"
+    cancel: str = "/tasks/{merchant_task_id}/cancel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +111,10 @@ class ListingSettings:
     default_deadline_s: float = 600
     max_deadline_s: float = 86400
     max_running_turns: int = 32
+    max_running_tasks: int = 8
+    max_queue: int = 100
+    max_input_rounds: int = 5
+    poll_after_ms: int = 3000
     max_output_bytes: int = 4 * 1024 * 1024
     on_crash: CrashRule = "rerun"
     capabilities: str = ""
@@ -121,6 +140,7 @@ class Config:
 
     server: ServerSettings
     store: StoreSettings
+    outbound: OutboundSettings
     listings: tuple[ListingSettings, ...]
     file: Path
     folder: Path

@@ -38,7 +38,7 @@ def test_what_a_file_leaves_out_has_its_default(write: Write, good: str, environ
     assert config.server == ServerSettings()
     assert config.store == StoreSettings(url=f"sqlite:///{file.parent}/finch.db")
     [listing] = config.listings
-    assert (listing.family, listing.wire_protocol, listing.modes) == ("agenton_v2", "finch_v2", ("conversation_turn",))
+    assert (listing.family, listing.wire_protocol, listing.modes) == ("agenton_v2", "finch_v2", ("conversation_turn", "task"))
     assert (listing.default_deadline_s, listing.max_deadline_s) == (600, 86400)
     assert (listing.max_running_turns, listing.max_output_bytes, listing.on_crash) == (32, 4194304, "rerun")
     assert (listing.paths.health, listing.paths.invoke, listing.capabilities) == ("/health", "/invoke", "")
@@ -169,19 +169,19 @@ WRONG = [
     ('"/finch/v2"', '"/f"\nfamily = "direct_api_v1"', "listings[0].family", 10, "this version does not serve"),
     ('"/finch/v2"', '"/f"\nfamily = "x"', "listings[0].family", 10, '"agenton_v2" or'),
     ('"/finch/v2"', '"/f"\nwire_protocol = "v3"', "listings[0].wire_protocol", 10, '"finch_v2" or "agenton_v0"'),
-    ('"/finch/v2"', '"/f"\nmodes = []', "listings[0].modes", 10, 'must be ["conversation_turn"]'),
-    ('"/finch/v2"', '"/f"\nmodes = "task"', "listings[0].modes", 10, 'must be ["conversation_turn"]'),
-    ('"/finch/v2"', '"/f"\nmodes = ["task"]', "listings[0].modes[0]", 10, "conversation_turn"),
+    ('"/finch/v2"', '"/f"\nmodes = []', "listings[0].modes", 10, "must list what the agent serves"),
+    ('"/finch/v2"', '"/f"\nmodes = "task"', "listings[0].modes", 10, "must list what the agent serves"),
+    ('"/finch/v2"', '"/f"\nmodes = ["task", "task"]', "listings[0].modes", 10, "must list what the agent serves"),
     (
         '"/finch/v2"',
         '"/f"\nmodes = [\n "conversation_turn",\n "generation" ]',
         "listings[0].modes[1]",
         12,
-        'serves "conversation_turn" only',
+        'does not serve generations',
     ),
     ('"/finch/v2"', '"/f"\npaths = { health = "health" }', "listings[0].paths.health", 10, "must be a path such as"),
     ('"/finch/v2"', '"/f"\npaths = { invoke = "/health" }', "listings[0].paths.invoke", 10, "must differ"),
-    ('"/finch/v2"', '"/f"\npaths.task = "/t"', "listings[0].paths.task", 10, "is not a setting"),
+    ('"/finch/v2"', '"/f"\npaths.task = "/t"', "listings[0].paths.task", 10, "{merchant_task_id}"),
     ('"/finch/v2"', '"/f"\npaths = 1', "listings[0].paths", 10, "must be a table"),
     ('"/finch/v2"', '"/f"\ndefault_deadline_s = 0', "listings[0].default_deadline_s", 10, "from 0.1 to 2592000"),
     (
@@ -196,6 +196,7 @@ WRONG = [
     ('"/finch/v2"', '"/f"\nmax_output_bytes = 1', "listings[0].max_output_bytes", 10, "from 256 to"),
     ('"/finch/v2"', '"/f"\non_crash = "again"', "listings[0].on_crash", 10, '"rerun" or "fail"'),
     ('"/finch/v2"', '"/f"\ncapabilities = 1', "listings[0].capabilities", 10, "up to 10000 characters"),
+    ('"/finch/v2"', '"/f"\npaths.cancel = "/tasks/{merchant_task_id}"', "listings[0].paths.cancel", 10, "differ"),
     ('"/finch/v2"', '"/f"\nmoddes = 1', "listings[0].moddes", 10, "did you mean modes?"),
     (
         '[listings.backend]\ntype = "python"\ntarget = "agent:run"',
