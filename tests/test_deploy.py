@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 from support.gateway import GatewayProcess, Provider
+
+from finch_gateway.config import ServerSettings, load
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -117,10 +120,27 @@ def test_behind_the_caddyfile_every_check_of_the_contract_passes(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_image_is_healthy_while_its_port_takes_connections(gateway: GatewayProcess) -> None:
+    [code] = re.findall(r'"(import os, socket; .+)"\]', (ROOT / "Dockerfile").read_text())
+
+    def ask(port: int) -> int:
+        variables = {"FINCH_GATEWAY_SERVER__PORT": str(port)}
+        return subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, timeout=30).returncode
+
+    assert ask(gateway.port) == 0
+    assert ask(free_port()) == 1
+
+
+def test_the_variables_of_image_and_composition_are_settings(provider: Provider) -> None:
+    text = (ROOT / "Dockerfile").read_text() + (DEPLOY / "docker-compose.yml").read_text()
+    variables = dict(re.findall(r"(FINCH_GATEWAY_[A-Z]+__[A-Z_]+)(?:=|: )(\S+)", text))
+    assert set(variables) == {f"FINCH_GATEWAY_{name}" for name in ("SERVER__HOST", "SERVER__PORT", "STORE__URL")}
+    config = load(provider.folder / "finch.toml", {**provider.environ(), **variables})
+    assert (config.server.host, config.server.port, config.store.url) == ("0.0.0.0", 8080, "redis://valkey:6379/0")
+
+
 @pytest.mark.parametrize("name", ["docker-compose.yml", "finch-gateway.service"])
 def test_the_time_to_stop_is_longer_than_a_drain_can_take(name: str) -> None:
-    from finch_gateway.config import ServerSettings
-
     words = (DEPLOY / name).read_text().replace(":", "=").replace(" ", "").splitlines()
     [stop] = [word.partition("=")[2] for word in words if word.startswith(("stop_grace_period=", "TimeoutStopSec="))]
     assert float(stop.rstrip("s")) > ServerSettings().grace_s + 10

@@ -1,0 +1,1 @@
+"""Ratios against bare and naive servers, measured in one interleaved run."""
