@@ -17,16 +17,22 @@ from typing import Any
 from .backend import Backend, BackendEnv
 from .config import Config, StoreSettings
 from .engine.agents import ListedAgent
+from .engine.desk import Desk
 from .engine.health import HealthBoard, Part
-from .engine.sweeper import sweep_forever
+from .engine.sweeper import expire_forever, sweep_forever
+from .engine.tasks import TaskEngine
 from .engine.turns import TurnEngine
+from .engine.worker import Worker
 from .errors import ConfigError, Problem, StoreUnavailable
 from .inbound.agenton import AgentOn
 from .inbound.capture import Capture
 from .inbound.edge import DoorLimits, Edge, Mount
 from .listing import Listing
 from .observe import Log
+from .outbound.callbacks import CallbackDelivery, CallbackSettings, Schedule
+from .outbound.keys import CallbackKeys
 from .store import KnownRevision, Store
+from .wire.destinations import OutboundRules
 
 BACKENDS = {
     "python": "finch_gateway.backends.python:PythonBackend",
@@ -35,6 +41,8 @@ BACKENDS = {
 """Each backend's type and class, imported only where a listing uses it."""
 
 DAY_S = 86_400.0
+CALLBACK_GRACE_S = 3.0
+"""How long attempts under way may take to end after a drain; what they leave is delivered later."""
 CAPTURE_FOLDER = "captures"
 
 
@@ -97,8 +105,32 @@ class Gateway:
             retention_s=config.store.retention_days * DAY_S,
         )
         self._agents = [ListedAgent(listing, new_backend(listing.backend_type)) for listing in listings]
+        retention_s = config.store.retention_days * DAY_S
+        outbound = config.outbound
+        rules = OutboundRules(outbound.allow_hosts, outbound.allow_private)
+        self.callbacks = CallbackDelivery(
+            self.store,
+            CallbackKeys(listings, log).signer,
+            rules,
+            CallbackSettings(schedule=Schedule(whole_s=outbound.callback_schedule_s)),
+            log,
+            clock,
+        )
+        desk = Desk(self.store, clock, retention_s, self.callbacks.wake)
+        self.worker = Worker(self.store, desk, self._agents, log, clock, config.store.lease_s)
+        self.tasks = TaskEngine(
+            self.store,
+            desk,
+            rules,
+            log,
+            clock,
+            retention_s=retention_s,
+            on_ready=self.worker.wake,
+            on_ended=self.worker.end,
+        )
+        self._desk = desk
         self._started: list[Backend] = []
-        self._sweeper: asyncio.Task[None] | None = None
+        self._loops: list[asyncio.Task[None]] = []
         self._edge = self._build_edge(captures)
 
     def _build_edge(self, captures: int) -> Edge:
@@ -109,7 +141,7 @@ class Gateway:
             part = f"agent:{agent.listing.name}"
             self.health.add(Part(part, _agent_probe(agent.backend)))
             self.health.need(agent.listing.name, "store", part)
-            endpoints = AgentOn(agent, self.turns, self.store, self.health.is_ready, self._clock)
+            endpoints = AgentOn(agent, self.turns, self.tasks, self.store, self.health.is_ready, self._clock)
             mounts.append(Mount(agent.listing, endpoints))
         capture = None
         if captures:
@@ -139,25 +171,40 @@ class Gateway:
         await self.store.open()
         try:
             await self._register_revisions()
+            await self._refuse_abandoned_tasks()
             for agent in self._agents:
+                _check_modes(agent)
                 await agent.backend.start(self._backend_env(agent))
                 self._started.append(agent.backend)
         except BaseException:
             await self._close_all()
             raise
         self.turns.holdings.start()
-        self._sweeper = asyncio.get_running_loop().create_task(sweep_forever(self.store, self._log, self._clock))
+        self.worker.start()
+        self.callbacks.start()
+        loop = asyncio.get_running_loop()
+        self._loops = [
+            loop.create_task(sweep_forever(self.store, self._log, self._clock)),
+            loop.create_task(expire_forever(self.store, self._desk, self._log, self._clock, self.worker.end)),
+        ]
 
     async def drain(self) -> None:
-        """Turn health bad, admit no new turn, let running ones finish within the grace time (wire 3.1, 6.8)."""
+        """Turn health bad, admit no new work, let what runs finish within the grace time (wire 3.1, 6.8)."""
         self._log.info("gateway.draining")
         self.health.draining = True
-        await self.turns.holdings.drain(self._config.server.grace_s)
+        self.tasks.draining = True
+        grace_s = self._config.server.grace_s
+        await asyncio.gather(self.turns.holdings.drain(grace_s), self.worker.drain(grace_s))
+        # Last, so that the ends that the drain let happen are still told.
+        await self.callbacks.drain(CALLBACK_GRACE_S)
 
     async def stop(self) -> None:
         """Stop everything that `start` began."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        await self.worker.close()
+        await self.callbacks.close()
         await self.turns.holdings.close()
         await self._close_all()
 
@@ -173,7 +220,7 @@ class Gateway:
             setting=f"{listing.setting}.backend",
             options=listing.backend_options,
             folder=self._config.folder,
-            max_jobs=listing.max_running_turns,
+            max_jobs=listing.max_running_turns + listing.max_running_tasks,
             max_output_bytes=listing.max_output_bytes,
         )
 
@@ -190,6 +237,26 @@ class Gateway:
             raise ConfigError.one("store.url", f"the store does not answer: {error}") from error
         if strangers:
             raise ConfigError([self._stranger(known) for known in strangers])
+
+    async def _refuse_abandoned_tasks(self) -> None:
+        """A revision that open tasks were dispatched under stays in the file until they have ended (wire 1.12)."""
+        try:
+            open_tasks = await self.store.open_tasks()
+        except StoreUnavailable as error:
+            raise ConfigError.one("store.url", f"the store does not answer: {error}") from error
+        known = {key_id for listing in self._listings for key_id in listing.revisions}
+        gone = sorted(set(open_tasks) - known)
+        if gone:
+            raise ConfigError(
+                [
+                    Problem(
+                        "listings.credentials",
+                        f"key id {key_id} is gone from the file but has {open_tasks[key_id]} open tasks; put it back, "
+                        'with state = "retiring", until they have ended',
+                    )
+                    for key_id in gone
+                ]
+            )
 
     def _stranger(self, known: KnownRevision) -> Problem:
         """Say that a key id is known under another secret or listing (wire 1.12)."""
@@ -209,6 +276,15 @@ class Gateway:
         except StoreUnavailable as error:
             return f"store: {error}"
         return ""
+
+
+def _check_modes(agent: ListedAgent) -> None:
+    missing = [mode for mode in agent.listing.modes if mode not in agent.backend.supports.modes]
+    if missing:
+        raise ConfigError.one(
+            f"{agent.listing.setting}.modes",
+            f'the {agent.listing.backend_type} backend does not serve "{missing[0]}"; leave it out',
+        )
 
 
 def _agent_probe(backend: Backend) -> Callable[[], Awaitable[str]]:

@@ -24,6 +24,8 @@ REFUSALS: dict[str, RefusalRule] = {
     "task_not_found": RefusalRule(404, "There is no such task."),
     "method_not_allowed": RefusalRule(405, "This endpoint does not take that method."),
     "idempotency_conflict": RefusalRule(409, "This identity was already used with another input."),
+    "task_terminal": RefusalRule(409, "The task has ended."),
+    "task_not_awaiting_input": RefusalRule(409, "The task is not waiting for input."),
     "request_too_large": RefusalRule(413, "The body is larger than this endpoint accepts."),
     "encoding_unsupported": RefusalRule(415, "Bodies are accepted without a Content-Encoding only."),
     "envelope_invalid": RefusalRule(422, "The envelope does not have the form of this wire protocol."),
@@ -31,6 +33,7 @@ REFUSALS: dict[str, RefusalRule] = {
     "protocol_version_unsupported": RefusalRule(422, "This listing speaks protocol version 2.0."),
     "service_version_mismatch": RefusalRule(422, "This credential is bound to another service version."),
     "overloaded": RefusalRule(429, "The listing is at its limit; try again shortly."),
+    "queue_full": RefusalRule(429, "The listing's queue is full; try again later."),
     "internal_error": RefusalRule(500, "The gateway failed to answer this request."),
     "unavailable": RefusalRule(503, "The gateway cannot answer right now."),
 }

@@ -6,13 +6,14 @@ signatures, URL queries, an exception's text. An exception is named by its type 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
 import sys
 import time
 import traceback
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from pathlib import PurePath
 from typing import TextIO, TypeAlias
@@ -35,6 +36,8 @@ class Log:
         self._threshold = LEVELS[level]
         self._stream = stream
         self._clock = clock
+        # A deque, because other threads' events come in beside this one's.
+        self._unwritten: deque[str] = deque()
 
     def debug(self, event: str, **fields: Field) -> None:
         self._write("debug", event, fields)
@@ -55,9 +58,25 @@ class Log:
         for name, value in fields.items():
             if value is None or value == "":
                 continue
-            record[name] = value[:MAX_FIELD_CHARS] if isinstance(value, str) else value
+            is_long = isinstance(value, str) and len(value) > MAX_FIELD_CHARS
+            record[name] = value[:MAX_FIELD_CHARS] if is_long else value  # type: ignore[index]  # only a text is long
+        self._unwritten.append(_line(record))
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self.flush()
+        else:
+            # Once per turn of the loop: a busy turn has many events.
+            if len(self._unwritten) == 1:
+                loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Write what was not written yet."""
+        lines = []
+        while self._unwritten:
+            lines.append(self._unwritten.popleft())
         # Resolved at each write, so that a stream replaced by its owner is honoured.
-        (self._stream or sys.stderr).write(_line(record))
+        (self._stream or sys.stderr).write("".join(lines))
 
 
 def _line(record: dict[str, Field]) -> str:

@@ -138,6 +138,7 @@ async def serve(
         if life is not None:
             asyncio.get_running_loop().remove_reader(life)
         await gateway.stop()
+        log.flush()
 
 
 def _loop_trouble(log: Log) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:

@@ -66,7 +66,7 @@ class HttpBackend(Backend):
     not, unless the option `idempotent` says that the service honours the `Idempotency-Key`.
     """
 
-    supports = Supports(questions=True, cancel=True)
+    supports = Supports(modes=frozenset({"conversation_turn", "task"}), questions=True, cancel=True)
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock

@@ -28,7 +28,7 @@ class PythonBackend(Backend):
     `agent_overloaded`.
     """
 
-    supports = Supports(questions=True, progress=True, cancel=True)
+    supports = Supports(modes=frozenset({"conversation_turn", "task"}), questions=True, progress=True, cancel=True)
 
     def __init__(self) -> None:
         self._agent: Agent | None = None

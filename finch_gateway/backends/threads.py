@@ -50,6 +50,7 @@ class AgentThreads:
         self._max_jobs = max_jobs
         self._gateway = _Mailbox(asyncio.get_running_loop())
         self._running: set[_Work] = set()
+        self._counted = 0
         self._loops: set[_AgentLoop] = set()
         self._current: _AgentLoop | None = None
         self._watch = asyncio.create_task(self._watch_loops())
@@ -57,7 +58,7 @@ class AgentThreads:
     @property
     def has_room(self) -> bool:
         """Whether one more piece of counted work may start; what is stuck takes up room."""
-        return sum(work.counts for work in self._running) + self._idle_silent_loops() < self._max_jobs
+        return self._counted + self._idle_silent_loops() < self._max_jobs
 
     @property
     def stuck(self) -> int:
@@ -99,6 +100,7 @@ class AgentThreads:
 
     async def _wait(self, work: _Work) -> Outcome:
         self._running.add(work)
+        self._counted += work.counts
         try:
             return await work.ended
         except asyncio.CancelledError:
@@ -116,6 +118,9 @@ class AgentThreads:
 
     def _end(self, work: _Work, outcome: Outcome) -> None:
         self._running.discard(work)
+        self._counted -= work.counts
+        # Work and start name each other; left so, both would wait for the collector.
+        work.start = None
         work.on_end()
         if not work.ended.done():
             work.ended.set_result(outcome)
@@ -131,9 +136,9 @@ class AgentThreads:
         if self._current is None:
             self._current = _AgentLoop(self._name, self._max_jobs, self._gateway)
             self._loops.add(self._current)
-        tell = partial(self._gateway.post_call, self._end, work)
-        work.start = _Start(self._current, begin, tell)
-        self._current.post(work.start.begin)
+        loop = self._current
+        work.start = _Start(loop, begin, lambda outcome: loop.answers.post(partial(self._end, work, outcome)))
+        loop.requests.post(work.start.begin)
 
     async def _watch_loops(self) -> None:
         while True:
@@ -159,7 +164,7 @@ class AgentThreads:
 
     def _idle_silent_loops(self) -> int:
         """Loops blocked by something a job left behind: they hold a thread without any job of theirs."""
-        return sum(loop.is_silent and not self._works_at(loop) for loop in self._loops)
+        return sum(1 for loop in self._loops if loop.is_silent and not self._works_at(loop))
 
 
 class _Work:
@@ -206,7 +211,9 @@ class _Start:
             outcome = Outcome(await self.work())
         except BaseException as error:  # the agent's own, whatever it is: it ends the job, not the loop
             outcome = Outcome(error=error)
-        self._tell(outcome)
+        tell, self._task = self._tell, None
+        del self._tell, self.work
+        tell(outcome)
 
 
 class _Mailbox:
@@ -218,15 +225,20 @@ class _Mailbox:
         self._is_awake = False
 
     def post(self, callback: Callable[[], object]) -> None:
+        """Hand over one callback and wake the loop."""
         self._posted.append(callback)
+        self.wake()
+
+    def leave(self, callback: Callable[[], object]) -> None:
+        """Hand over one callback; whoever leaves one wakes the loop later."""
+        self._posted.append(callback)
+
+    def wake(self) -> None:
         if not self._is_awake:
             self._is_awake = True
             # A closed loop has nobody left who waits for this.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._deliver)
-
-    def post_call(self, function: Callable[..., object], *arguments: object) -> None:
-        self.post(partial(function, *arguments))
 
     def _deliver(self) -> None:
         # Before the queue is emptied, so that a later callback wakes the loop again.
@@ -235,17 +247,42 @@ class _Mailbox:
             self._loop.call_soon(self._posted.popleft())
 
 
+class _Sender:
+    """Posts from one event loop to another's mailbox, waking it once per turn of the sending loop.
+
+    Each wake lets the other thread take over in the middle of a turn, which costs more than the work itself.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, mailbox: _Mailbox) -> None:
+        self._loop = loop
+        self._mailbox = mailbox
+        self._will_wake = False
+
+    def post(self, callback: Callable[[], object]) -> None:
+        self._mailbox.leave(callback)
+        if not self._will_wake:
+            self._will_wake = True
+            self._loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._will_wake = False
+        self._mailbox.wake()
+
+
 class _AgentLoop:
     """An event loop in a daemon thread of its own."""
 
     def __init__(self, name: str, max_threads: int, gateway: _Mailbox) -> None:
         self.ended = asyncio.Event()
         self._gateway = gateway
-        self._loop = asyncio.new_event_loop()
+        # Of the gateway's own kind, which is the fastest that is installed.
+        self._loop = type(asyncio.get_running_loop())()
         self._loop.set_exception_handler(_report)
         # For `asyncio.to_thread` in agents; the pool that asyncio would make is sized by the machine's cores.
         self._loop.set_default_executor(ThreadPoolExecutor(max_threads, thread_name_prefix=f"agent-{name}-pool"))
         self._mailbox = _Mailbox(self._loop)
+        self.requests = _Sender(asyncio.get_running_loop(), self._mailbox)
+        self.answers = _Sender(self._loop, gateway)
         self._is_stopping = False
         self._is_asked = False
         self._missed = 0

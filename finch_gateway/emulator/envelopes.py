@@ -76,7 +76,7 @@ class Call:
     contract_test: bool = False
     slots: tuple[Slot, ...] = ()
     max_artifacts: int = 1
-    callback_url: str = "https://finch.example/callbacks/op4que"
+    callback_url: str = "https://finch.example/callbacks/op4que"  # empty: the envelope names no callback
     protocol_version: str = "2.0"
     parameters: JsonObject = field(default_factory=dict)
 
@@ -107,6 +107,20 @@ def agent_message(message_id: str, text: str) -> JsonObject:
     return {"message_id": message_id, "role": "agent", "content": _text(text)}
 
 
+def message_of(finch_task_id: str, text: str) -> JsonObject:
+    """Return the body of a supplemental message; `task_id` is Finch's own, not the provider's (wire 6.4)."""
+    return {
+        "protocol_version": "2.0",
+        "task_id": finch_task_id,
+        "message": {"role": "user", "content": _text(text)},
+    }
+
+
+def cancel_of(reason: str) -> JsonObject:
+    """Return the body of a cancel (wire 3)."""
+    return {"protocol_version": "2.0", "reason": reason}
+
+
 def instant(seconds: float) -> str:
     """Return a time as Finch writes it: UTC, milliseconds, `Z`."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -126,7 +140,7 @@ def _finch_v2(call: Call) -> JsonObject:
         "quantity": "1",
         "terms_hash": call.sale.terms_hash,
         "request_hash": "0x" + hashlib.sha256(encode(_input(call))).hexdigest(),
-        "callback": {"url": call.callback_url, "callback_key_id": call.callback_key_id},
+        **_callback(call),
         "limits": {"deadline_at": instant(call.deadline)},
     }
 
@@ -159,7 +173,7 @@ def _agenton_v0(call: Call) -> JsonObject:
             "authorized_amount_micro_usdc": 0,
         },
         "subject": {"user_id": sale.user_id, "locale": "zh-CN"},
-        "callback": {"url": call.callback_url, "callback_key_id": call.callback_key_id},
+        **_callback(call),
         "limits": {"deadline_at": instant(call.deadline)},
     }
 
@@ -182,6 +196,12 @@ def _fragment(call: Call) -> JsonObject:
         "output_contract": {"artifacts": _artifact_contract(call)},
         "artifact_uploads": [_slot(slot, call.deadline) for slot in call.slots],
     }
+
+
+def _callback(call: Call) -> JsonObject:
+    if not call.callback_url:
+        return {}
+    return {"callback": {"url": call.callback_url, "callback_key_id": call.callback_key_id}}
 
 
 def _input(call: Call) -> JsonObject:

@@ -26,6 +26,10 @@ class Request:
         """The target without its query."""
         return self.target.partition("?")[0]
 
+    def values(self, name: str) -> tuple[str, ...]:
+        """Return every value of a header, in order."""
+        return values_of(self.headers, name)
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -38,11 +42,16 @@ class Answer:
 
     def values(self, name: str) -> tuple[str, ...]:
         """Return every value of a header, in order."""
-        return tuple(value for found, value in self.headers if found.lower() == name.lower())
+        return values_of(self.headers, name)
 
     def value(self, name: str) -> str:
         """Return a header's first value, or an empty text."""
         return next(iter(self.values(name)), "")
+
+
+def values_of(headers: Headers, name: str) -> tuple[str, ...]:
+    """Return every value of a header, in order."""
+    return tuple(value for found, value in headers if found.lower() == name.lower())
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,4 +135,5 @@ def _outline(value: object, name: str = "", depth: int = 0) -> object:
 _SAFE_TEXTS = frozenset(
     {"protocol_version", "invocation_id", "dispatch_id", "interaction_mode", "status", "code", "role", "type"}
     | {"completed_at", "deadline_at", "conversation_id", "turn_id", "quantity"}
+    | {"event_id", "event_type", "merchant_task_id", "task_id"}
 )

@@ -8,12 +8,24 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 from uuid import UUID, uuid4
 
-from .envelopes import CONTRACT_TEST_TEXT, Call, JsonObject, Mode, Sale, encode, envelope_of, new_invocation_id
+from .envelopes import (
+    CONTRACT_TEST_TEXT,
+    Call,
+    JsonObject,
+    Mode,
+    Sale,
+    cancel_of,
+    encode,
+    envelope_of,
+    message_of,
+    new_invocation_id,
+)
 from .exchange import Answer, Exchange, Headers, Request
 from .signer import Credential, Distrust, WireProtocol, sign_request, verify_answer
 
 HEALTH_TIMEOUT_S = 10.0
 _OWN_MARGIN_S = 5.0
+_ACCEPT: Headers = (("Accept", "application/json"),)
 
 
 class NoAnswer(Exception):
@@ -45,6 +57,9 @@ class Endpoint:
     mount: str
     health_path: str = "/health"
     invoke_path: str = "/invoke"
+    task_path: str = "/tasks/{merchant_task_id}"
+    messages_path: str = "/tasks/{merchant_task_id}/messages"
+    cancel_path: str = "/tasks/{merchant_task_id}/cancel"
     public_prefix: str = ""
     service_version_id: str = ""
 
@@ -55,6 +70,15 @@ class Endpoint:
     @property
     def invoke(self) -> str:
         return self.mount + self.invoke_path
+
+    def task(self, task_id: str) -> str:
+        return self.mount + self.task_path.format(merchant_task_id=task_id)
+
+    def messages(self, task_id: str) -> str:
+        return self.mount + self.messages_path.format(merchant_task_id=task_id)
+
+    def cancel(self, task_id: str) -> str:
+        return self.mount + self.cancel_path.format(merchant_task_id=task_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +127,7 @@ class Platform:
         history: tuple[JsonObject, ...] = (),
         contract_test: bool = False,
     ) -> Call:
-        """Return a new call for work in the listing's wire protocol."""
+        """Return a new call for work in the listing's wire protocol; a task's own callback URL is set afterwards."""
         endpoint = self.endpoint
         return Call(
             wire_protocol=endpoint.wire_protocol,
@@ -134,10 +158,41 @@ class Platform:
         patience_s = max(call.deadline - self.clock(), 0.0) + _OWN_MARGIN_S
         return await self.perform(self.dispatch(encode(envelope_of(call)), headers=headers), timeout_s=patience_s)
 
+    async def start(self, call: Call) -> Exchange:
+        """Dispatch a task or generation, which is acknowledged at once (wire 6.1)."""
+        return await self.perform(self.dispatch(encode(envelope_of(call)), headers=_ACCEPT))
+
+    async def poll(self, task_id: str, *, key: str = "") -> Exchange:
+        """Ask for a task's snapshot (wire 6.3)."""
+        return await self.perform(self.poll_call(task_id, key=key))
+
+    async def answer(self, task_id: str, text: str, *, key: str = "") -> Exchange:
+        """Answer a task's questions; the same `key` makes it the same answer (wire 6.4)."""
+        return await self.perform(self.answer_call(task_id, encode(message_of(self.sale.finch_task_id, text)), key=key))
+
+    async def cancel(self, task_id: str, reason: str = "The buyer changed their mind.") -> Exchange:
+        """End a task (wire 6.5)."""
+        return await self.perform(self.cancel_call(task_id, encode(cancel_of(reason))))
+
     def dispatch(self, body: bytes, *, headers: Headers = ()) -> Outgoing:
         """Return the POST to invoke that carries `body`, with the headers of a P1 call (wire 2.4)."""
-        own = (("Content-Type", "application/json"), ("Idempotency-Key", str(self.new_uuid())))
-        return Outgoing("POST", self.endpoint.invoke, body, own + headers)
+        return Outgoing("POST", self.endpoint.invoke, body, self._json_headers() + headers)
+
+    def poll_call(self, task_id: str, *, key: str = "") -> Outgoing:
+        """Return the GET that polls; it carries an Idempotency-Key like every call of a task (wire 6.3)."""
+        headers = (*_ACCEPT, ("Idempotency-Key", key or str(self.new_uuid())))
+        return Outgoing("GET", self.endpoint.task(task_id), headers=headers)
+
+    def answer_call(self, task_id: str, body: bytes, *, key: str = "") -> Outgoing:
+        """Return the POST that carries a supplemental message."""
+        return Outgoing("POST", self.endpoint.messages(task_id), body, self._json_headers(key) + _ACCEPT)
+
+    def cancel_call(self, task_id: str, body: bytes) -> Outgoing:
+        """Return the POST that cancels."""
+        return Outgoing("POST", self.endpoint.cancel(task_id), body, self._json_headers() + _ACCEPT)
+
+    def _json_headers(self, key: str = "") -> Headers:
+        return (("Content-Type", "application/json"), ("Idempotency-Key", key or str(self.new_uuid())))
 
     def sign(self, outgoing: Outgoing) -> Request:
         """Return the request that an outgoing call becomes, signed now under a fresh nonce."""

@@ -1,10 +1,10 @@
-"""What Finch finds wrong with a P1 reply: the strict envelope of wire 5.1, field by field."""
+"""What Finch finds wrong with a P1 reply, and with the parts that a task shares with it (wire 5.1)."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 _INSTANT = re.compile(
@@ -18,6 +18,7 @@ _FIELDS_BY_STATUS = {
     "input_required": (*_COMMON, "questions"),
     "failed": (*_COMMON, "error"),
 }
+_ABSENT = object()
 _ARTIFACT = ("slot_id", "asset_id", "sha256", "bytes", "filename")
 
 
@@ -63,7 +64,7 @@ def reply_faults(body: bytes, invocation_id: str) -> list[str]:
         return [str(error)]
     if not isinstance(reply, dict):
         return ["the reply is not an object"]
-    return [*_common_faults(reply, invocation_id), *_null_faults(reply, "reply"), *_status_faults(reply)]
+    return [*_common_faults(reply, invocation_id), *null_faults(reply, "reply"), *_status_faults(reply)]
 
 
 def _common_faults(reply: dict[str, Any], invocation_id: str) -> Iterator[str]:
@@ -73,17 +74,18 @@ def _common_faults(reply: dict[str, Any], invocation_id: str) -> Iterator[str]:
         yield "invocation_id is not the request's"
 
 
-def _null_faults(value: object, where: str) -> Iterator[str]:
+def null_faults(value: object, where: str) -> Iterator[str]:
+    """Yield every place of a document that says null (wire 4.5)."""
     if value is None:
         yield f"{where} is null; what is absent is left out"
     elif isinstance(value, dict):
         for name, child in value.items():
             if name == "json" and value.get("type") == "json":
                 continue  # the agent's own document may say null
-            yield from _null_faults(child, f"{where}.{name}")
+            yield from null_faults(child, f"{where}.{name}")
     elif isinstance(value, list):
         for index, child in enumerate(value):
-            yield from _null_faults(child, f"{where}[{index}]")
+            yield from null_faults(child, f"{where}[{index}]")
 
 
 def _status_faults(reply: dict[str, Any]) -> Iterator[str]:
@@ -91,35 +93,39 @@ def _status_faults(reply: dict[str, Any]) -> Iterator[str]:
     if not isinstance(status, str) or status not in _FIELDS_BY_STATUS:
         yield "status is not completed, input_required or failed"
         return
-    yield from _field_faults(reply, _FIELDS_BY_STATUS[status], "the reply")
+    yield from field_faults(reply, _FIELDS_BY_STATUS[status], "the reply")
     if status == "completed":
-        yield from _completed_faults(reply)
+        yield from completed_faults(reply)
     elif status == "input_required":
-        yield from _question_faults(reply.get("questions"))
+        yield from question_faults(reply.get("questions"))
     else:
-        yield from _error_faults(reply.get("error"))
+        yield from error_faults(reply.get("error"))
 
 
-def _field_faults(value: dict[str, Any], fields: tuple[str, ...], where: str) -> Iterator[str]:
-    missing, extra = [name for name in fields if name not in value], sorted(set(value) - set(fields))
+def field_faults(
+    value: dict[str, Any], fields: Sequence[str], where: str, optional: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield what an object lacks of `fields`, and what it has beside them and the `optional` ones."""
+    missing, extra = [name for name in fields if name not in value], sorted(set(value) - {*fields, *optional})
     if missing:
         yield f"{where} lacks {', '.join(missing)}"
     if extra:
         yield f"{where} has fields that are not in the contract: {', '.join(extra)}"
 
 
-def _completed_faults(reply: dict[str, Any]) -> Iterator[str]:
+def completed_faults(reply: dict[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with a result: message, artifacts, and the instant where it is there (wire 5.1)."""
     message = reply.get("message")
     if not isinstance(message, dict):
         yield "message is not an object"
     else:
-        yield from _field_faults(message, ("role", "content"), "message")
+        yield from field_faults(message, ("role", "content"), "message")
         if message.get("role") != "agent":
             yield 'message.role is not "agent"'
         yield from _content_faults(message.get("content"))
     yield from _artifact_faults(reply.get("artifacts"))
-    completed_at = reply.get("completed_at")
-    if not isinstance(completed_at, str) or not _INSTANT.fullmatch(completed_at):
+    completed_at = reply.get("completed_at", _ABSENT)
+    if completed_at is not _ABSENT and not (isinstance(completed_at, str) and _INSTANT.fullmatch(completed_at)):
         yield "completed_at is not an ISO 8601 instant with Z or an offset"
 
 
@@ -132,11 +138,11 @@ def _content_faults(content: object) -> Iterator[str]:
         if not isinstance(part, dict):
             yield f"{where} is not an object"
         elif part.get("type") == "text":
-            yield from _field_faults(part, ("type", "text"), where)
+            yield from field_faults(part, ("type", "text"), where)
             if not isinstance(part.get("text"), str):
                 yield f"{where}.text is not a text"
         elif part.get("type") == "json":
-            yield from _field_faults(part, ("type", "json"), where)
+            yield from field_faults(part, ("type", "json"), where)
         else:
             yield f"{where}.type is neither text nor json"
 
@@ -147,12 +153,13 @@ def _artifact_faults(artifacts: object) -> Iterator[str]:
         return
     for index, reference in enumerate(artifacts):
         if isinstance(reference, dict):
-            yield from _field_faults(reference, _ARTIFACT, f"artifacts[{index}]")
+            yield from field_faults(reference, _ARTIFACT, f"artifacts[{index}]")
         else:
             yield f"artifacts[{index}] is not an object"
 
 
-def _question_faults(questions: object) -> Iterator[str]:
+def question_faults(questions: object) -> Iterator[str]:
+    """Yield what is wrong with open questions (wire 5.1)."""
     if not isinstance(questions, list) or not questions:
         yield "questions is not a list of questions"
         return
@@ -161,16 +168,17 @@ def _question_faults(questions: object) -> Iterator[str]:
         if not isinstance(question, dict):
             yield f"{where} is not an object"
             continue
-        yield from _field_faults(question, ("id", "question"), where)
+        yield from field_faults(question, ("id", "question"), where)
         if not all(isinstance(question.get(name), str) and question[name] for name in ("id", "question")):
             yield f"{where} needs an id and a question, both texts"
 
 
-def _error_faults(error: object) -> Iterator[str]:
+def error_faults(error: object) -> Iterator[str]:
+    """Yield what is wrong with the error of something that failed (wire 5.1)."""
     if not isinstance(error, dict):
         yield "error is not an object"
         return
-    yield from _field_faults(error, ("code", "message") if "message" in error else ("code",), "error")
+    yield from field_faults(error, ("code", "message") if "message" in error else ("code",), "error")
     if not isinstance(error.get("code"), str) or not _CODE.fullmatch(error["code"]):
         yield "error.code is not snake_case"
     if "message" in error and not isinstance(error["message"], str):

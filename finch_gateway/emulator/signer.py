@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from .exchange import Answer, Headers
+from .exchange import Answer, Headers, Request, values_of
 
 WireProtocol = Literal["finch_v2", "agenton_v0"]
 
@@ -26,7 +26,7 @@ class SecretUnusable(ValueError):
 
 
 class Distrust(Exception):
-    """An answer does not prove that it is the provider's answer to this very request."""
+    """An answer or a callback does not prove that the provider made it for this very method and target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,19 @@ def verify_answer(credential: Credential, method: str, target: str, answer: Answ
 
     Raises `Distrust`, and nothing else, naming the failed step.
     """
-    key_id, timestamp, nonce, signature = (_the_one(answer, name) for name in AGENT_HEADERS)
+    return _proven_nonce(credential, (method, target), answer.headers, answer.body, now)
+
+
+def verify_callback(credential: Credential, request: Request, *, now: float) -> str:
+    """Return the nonce of a callback that `credential` signed for exactly this request (wire 7.1).
+
+    Raises `Distrust`, and nothing else, naming the failed step.
+    """
+    return _proven_nonce(credential, (request.method, request.target), request.headers, request.body, now)
+
+
+def _proven_nonce(credential: Credential, line: tuple[str, str], headers: Headers, body: bytes, now: float) -> str:
+    key_id, timestamp, nonce, signature = (_the_one(headers, name) for name in AGENT_HEADERS)
     if key_id != credential.key_id:
         raise Distrust("X-Agent-Key-Id names another key")
     if not re.fullmatch(r"[1-9][0-9]{0,11}", timestamp):
@@ -91,14 +103,14 @@ def verify_answer(credential: Credential, method: str, target: str, answer: Answ
         raise Distrust("X-Agent-Nonce is not 1 to 256 visible ASCII characters")
     if not re.fullmatch(r"v1=[0-9a-f]{64}", signature):
         raise Distrust("X-Agent-Signature is not v1= and 64 lowercase hex digits")
-    expected = signature_of(credential.secret, canonical_string(method, target, timestamp, nonce, answer.body))
+    expected = signature_of(credential.secret, canonical_string(*line, timestamp, nonce, body))
     if not hmac.compare_digest(expected.encode(), signature.encode()):
         raise Distrust("X-Agent-Signature is not over this method, target and these exact bytes")
     return nonce
 
 
-def _the_one(answer: Answer, name: str) -> str:
-    values = answer.values(name)
+def _the_one(headers: Headers, name: str) -> str:
+    values = values_of(headers, name)
     if len(values) != 1:
         raise Distrust(f"unsigned: {name} is missing" if not values else f"{name} is there {len(values)} times")
     return values[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from ..listing import Revision
 from ..store import TurnKey
@@ -10,8 +10,7 @@ from ..wire.dispatch import Dispatch
 from .agents import ListedAgent
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True):
     """Instants are in seconds since the epoch; the work ends at `cutoff`, so that the reply leaves in time."""
 
     agent: ListedAgent

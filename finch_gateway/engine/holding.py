@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from ..errors import StoreUnavailable
 from ..observe import Log, blame
@@ -136,7 +138,7 @@ class Holdings:
 
     def give_back_later(self, claim: TurnClaim) -> None:
         """Release a turn whose claim may have succeeded although its answer was lost."""
-        self._background(self._give_back(replace(claim, nonce=None, may_start=False)))
+        self._background(self._give_back(msgspec.structs.replace(claim, nonce=None, may_start=False)))
 
     async def _give_back(self, claim: TurnClaim) -> None:
         give_up_at = self._clock() + 2 * self._lease_s

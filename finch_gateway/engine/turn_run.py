@@ -12,8 +12,9 @@ from ..job import Job, NeedInput, Reply, job_of
 from ..observe import Log
 from ..store import ClearQuestion, Held, KeepQuestion, TurnEnd, Turns
 from ..wire import replies
-from ..wire.dispatch import PROBE_TEXT, Dispatch, with_input
+from ..wire.dispatch import with_input
 from ..wire.documents import read_value, write
+from .agents import answers_from_capabilities
 from .attempt import Attempt
 from .holding import HeldTurn, Holdings
 from .performing import (
@@ -94,7 +95,7 @@ class TurnRun:
             shortcut = AGENT_INTERRUPTED
         elif self._clock() >= attempt.deadline:
             shortcut = DEADLINE_EXCEEDED
-        elif listing.capabilities and is_probe(attempt.dispatch):
+        elif answers_from_capabilities(listing, attempt.dispatch):
             shortcut = Reply.of(listing.capabilities)
         if shortcut is not None:
             attempt.agent.give_slot()
@@ -201,14 +202,3 @@ class TurnRun:
             took_s=round(self._clock() - attempt.began, 4),
             **attempt.ids,
         )
-
-
-def is_probe(dispatch: Dispatch) -> bool:
-    """Say whether a dispatch may be answered from the listing's capability answer (wire 4.6, 4.7, 13).
-
-    finch_v2: its flag, or either hint. agenton_v0 may show the flag on paid work: its text alone decides.
-    """
-    by_text = dispatch.text == PROBE_TEXT
-    if dispatch.wire_protocol == "agenton_v0":
-        return by_text
-    return dispatch.contract_test or by_text or dispatch.parameters.get("contract_test") is True

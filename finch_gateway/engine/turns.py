@@ -10,7 +10,7 @@ from ..observe import Log
 from ..store import Answered, Conflict, Free, Held, Nonce, Replayed, Running, TurnClaim, TurnKey, Turns, Verdict
 from ..wire.dispatch import Dispatch
 from ..wire.signing import issue_nonce
-from .agents import ListedAgent
+from .agents import ListedAgent, deadline_of
 from .attempt import Attempt
 from .holding import Holdings
 from .turn_run import TurnRun
@@ -64,8 +64,7 @@ class TurnEngine:
 
     def _attempt(self, agent: ListedAgent, dispatch: Dispatch, revision: Revision, trace_id: str) -> Attempt:
         now = self._clock()
-        deadline = now + agent.listing.default_deadline_s if dispatch.deadline is None else dispatch.deadline
-        deadline = min(deadline, now + agent.listing.max_deadline_s)
+        deadline = deadline_of(agent.listing, dispatch, now)
         margin = min(MAX_MARGIN_S, MARGIN_SHARE * max(0.0, deadline - now))
         key = TurnKey(agent.listing.name, dispatch.invocation_id, dispatch.conversation.turn_id)
         return Attempt(agent, dispatch, revision, key, now, deadline, deadline - margin, trace_id)

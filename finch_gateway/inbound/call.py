@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+import msgspec
 
 from ..errors import Refusal
 from ..listing import Listing, Revision
@@ -31,8 +32,7 @@ class NonceTicket:
         return self._nonce
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """A request whose signature holds. `path` is what follows the mount, byte for byte as it came."""
 
     listing: Listing
@@ -42,10 +42,10 @@ class Call:
     body: bytes
     nonce: NonceTicket
     trace_id: str
+    idempotency_key: str
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """What goes back, before it is signed."""
 
     status: int

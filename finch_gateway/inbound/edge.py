@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequen
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import msgspec
+
 from ..errors import Refusal, StoreUnavailable
 from ..listing import Listing, Revision
 from ..observe import Log, Sampler, blame
@@ -48,8 +50,7 @@ class DoorLimits:
     max_unverified_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """A request as it came over the wire, before anything is believed. `target` is what the caller signed."""
 
     method: bytes
@@ -156,7 +157,16 @@ class Edge:
             return refused(refusal), whole
         nonce = Nonce(claim.key_id, claim.nonce, claim.timestamp + signing.NONCE_MEMORY_S, signing.issue_nonce())
         path = request.path[len(mount.listing.mount) :]
-        call = Call(mount.listing, revision, request.method, path, body, NonceTicket(nonce), request.trace_id)
+        call = Call(
+            mount.listing,
+            revision,
+            request.method,
+            path,
+            body,
+            NonceTicket(nonce),
+            request.trace_id,
+            request.header(b"idempotency-key").decode("latin-1"),
+        )
         return await self._enter(request, mount, call), True
 
     def _check_head(self, request: Request, listing: Listing) -> tuple[Revision, signing.Claim]:
@@ -217,6 +227,7 @@ class Edge:
         try:
             fresh = await self._admission.spend(call.nonce.take(), self._clock())
         except StoreUnavailable:
+            self._note_refusal(request, call.listing, Refusal("unavailable", reason="store_away"), call.body)
             return refused(Refusal("unavailable", retry_after_s=1))
         if fresh:
             return answer

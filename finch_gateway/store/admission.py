@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Nonce:
+
+class Nonce(msgspec.Struct, frozen=True):
     """A verified nonce that is not consumed yet; remembered until `expires_at` (wire 1.7). Scope: `key_id`."""
 
     key_id: str

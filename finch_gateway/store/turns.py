@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+import msgspec
 
 from .admission import Nonce
 
 
-@dataclass(frozen=True, slots=True)
-class TurnKey:
+class TurnKey(msgspec.Struct, frozen=True):
     """A turn's identity (wire 5.2); `turn_id` is empty where none was sent."""
 
     listing: str
@@ -17,8 +17,7 @@ class TurnKey:
     turn_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class TurnClaim:
+class TurnClaim(msgspec.Struct, frozen=True):
     """An attempt at a turn. Clear index: `key`, `key_id`, `conversation_id`, lease; blob: `facts`.
 
     `nonce` is None when the same attempt asks again (a waiter); then no nonce is spent. With `may_start`
@@ -38,8 +37,7 @@ class TurnClaim:
     facts: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(msgspec.Struct, frozen=True):
     """The right to run the turn. Once the lease has ended another may take the turn over; until one does, the
     epoch still holds it and may renew, save, release and finish.
 
@@ -56,55 +54,47 @@ class Held:
     question_version: str
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(msgspec.Struct, frozen=True):
     """Another attempt holds the turn until `lease_until`."""
 
     lease_until: float
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(msgspec.Struct, frozen=True):
     """The turn has its answer: exactly these bytes."""
 
     reply: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(msgspec.Struct, frozen=True):
     """The identity was used with another input."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
+class Replayed(msgspec.Struct, frozen=True):
     """The nonce was consumed before; nothing else was looked at or changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Free:
+class Free(msgspec.Struct, frozen=True):
     """Nobody runs the turn and it has no answer; only said to a claim that may not start."""
 
 
 Verdict: TypeAlias = Held | Running | Answered | Conflict | Replayed | Free
 
 
-@dataclass(frozen=True, slots=True)
-class KeepQuestion:
+class KeepQuestion(msgspec.Struct, frozen=True):
     """Put `record` in the conversation's place; kept until `keep_until`."""
 
     record: bytes
     keep_until: float
 
 
-@dataclass(frozen=True, slots=True)
-class ClearQuestion:
+class ClearQuestion(msgspec.Struct, frozen=True):
     """Drop the conversation's record if it is still the one with this `version`."""
 
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class TurnEnd:
+class TurnEnd(msgspec.Struct, frozen=True):
     """A turn's answer and what it does to its conversation, committed together (wire 5.4)."""
 
     key: TurnKey

@@ -242,6 +242,32 @@ def _dispatch(
     )
 
 
+def read_message(body: bytes) -> str:
+    """Return the text of a supplemental message, its text parts joined by newlines (wire 6.4); raise `Refusal`.
+
+    The body's `task_id` is Finch's own and is not matched against ours.
+    """
+    envelope = read_object(body)
+    _check_version(envelope)
+    message = envelope.get("message")
+    if not isinstance(message, dict) or "content" not in message:
+        raise _invalid("message must be an object with content")
+    content, _ = _read_input(cast("dict[str, Any]", {"content": message["content"]}), "message")
+    return _joined(content)
+
+
+def read_cancel(body: bytes) -> str:
+    """Return a cancel's reason, empty where there is none; an empty body is accepted (wire 2.3); raise `Refusal`."""
+    if not body:
+        return ""
+    envelope = read_object(body)
+    _check_version(envelope)
+    reason = envelope.get("reason")
+    if reason is not None and not isinstance(reason, str):
+        raise _invalid("reason must be a text")
+    return reason or ""
+
+
 def with_input(dispatch: Dispatch, fields: Mapping[str, Any]) -> Dispatch:
     """Return the dispatch with the input of an earlier turn in its place (wire 5.4)."""
     content, parameters = _read_input(dict(fields))
@@ -287,15 +313,17 @@ def _check_version(envelope: JsonObject) -> None:
         raise Refusal("protocol_version_unsupported")
 
 
-def _read_input(fields: dict[str, Any]) -> tuple[tuple[Mapping[str, Any], ...], Mapping[str, Any]]:
+def _read_input(
+    fields: dict[str, Any], where: str = "input"
+) -> tuple[tuple[Mapping[str, Any], ...], Mapping[str, Any]]:
     """Split the turn's input into content parts and parameters (wire 4.3)."""
     if "content" not in fields:
         return (), fields
     parts = fields["content"]
     if not isinstance(parts, list) or not 1 <= len(parts) <= MAX_PARTS:
-        raise _invalid(f"input.content must be a list of 1 to {MAX_PARTS} parts")
+        raise _invalid(f"{where}.content must be a list of 1 to {MAX_PARTS} parts")
     for part in parts:
-        _check_part(part)
+        _check_part(part, where)
     parameters = fields.get("parameters")
     if parameters is None:
         parameters = {}
@@ -308,14 +336,14 @@ def _joined(content: tuple[Mapping[str, Any], ...]) -> str:
     return "\n".join(part["text"] for part in content if part["type"] == "text")
 
 
-def _check_part(part: Json) -> None:
+def _check_part(part: Json, where: str) -> None:
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-        raise _invalid("each part of input.content must be an object with a type")
+        raise _invalid(f"each part of {where}.content must be an object with a type")
     if part["type"] != "text":
         return
     text = part.get("text")
     if not isinstance(text, str) or len(text) > MAX_PART_CHARS:
-        raise _invalid(f"a text part of input.content must hold a text of up to {MAX_PART_CHARS} characters")
+        raise _invalid(f"a text part of {where}.content must hold a text of up to {MAX_PART_CHARS} characters")
 
 
 def _read_callback(fields: _Callback | None) -> Callback | None:

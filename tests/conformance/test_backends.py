@@ -229,7 +229,6 @@ async def test_asks_and_resumes_in_another_process_from_what_was_stored(running:
     }
     (running.folder / "stored.json").write_text(json.dumps(stored))
     program = [sys.executable, __file__, str(running.folder / "stored.json")]
-    environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
     finished = await asyncio.create_subprocess_exec(*program, stdout=subprocess.PIPE, env=environment)
     output, _ = await asyncio.wait_for(finished.communicate(), 30)
     assert json.loads(output) == "bleu\u2028é, seen ask"

@@ -11,34 +11,41 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from emulator.task_provider import TaskDesk, refusal
 
 from finch_gateway.emulator.checks import Bench
+from finch_gateway.emulator.following import Patience
 from finch_gateway.emulator.line import SocketLine
 from finch_gateway.emulator.platform import Endpoint, Platform
+from finch_gateway.emulator.receiver import CallbackKey, Receiver
 from finch_gateway.emulator.signer import Credential
 
 KEY_ID = "finch.agenton.7a0e7e0c-3c0e-4f43-9d39-0d6c3a2f1b10"
 SECRET = b"0123456789abcdef0123456789abcdef"
+CALLBACK_SECRET = b"fedcba9876543210fedcba9876543210"
 MOUNT = "/finch/v2"
 MAX_BODY_BYTES = 4096
+FOUR_BACK = ("X-Agent-Key-Id", "X-Agent-Timestamp", "X-Agent-Nonce", "X-Agent-Signature")
 FOUR = ("X-Platform-Key-Id", "X-Platform-Timestamp", "X-Platform-Nonce", "X-Platform-Signature")
 
 
-def tag(method: str, target: str, timestamp: str, nonce: str, body: bytes) -> str:
+def tag(method: str, target: str, timestamp: str, nonce: str, body: bytes, secret: bytes = SECRET) -> str:
     lines = [method, target, timestamp, nonce, hashlib.sha256(body).hexdigest()]
-    return "v1=" + hmac.new(SECRET, "\n".join(lines).encode(), "sha256").hexdigest()
+    return "v1=" + hmac.new(secret, "\n".join(lines).encode(), "sha256").hexdigest()
 
 
 class Provider:
-    """What the handler threads share: spent nonces, kept replies, and the seeded fault."""
+    """What the handler threads share: spent nonces, kept replies, tasks, and the seeded fault."""
 
-    def __init__(self, fault: str, wire_protocol: str) -> None:
+    def __init__(self, fault: str, wire_protocol: str, modes: tuple[str, ...]) -> None:
         self.fault = fault
+        self.modes = modes
+        self.desk = TaskDesk(fault, self.callback_headers)
         self.wire_protocol = wire_protocol
         self.lock = threading.Lock()
         self.nonces: set[str] = set()
@@ -67,6 +74,13 @@ class Provider:
             return False
         return self.spend(nonce)
 
+    def callback_headers(self, method: str, target: str, body: bytes) -> dict[str, str]:
+        secret = SECRET if self.fault == "callback_with_request_secret" else CALLBACK_SECRET
+        timestamp = str(int(time.time()))
+        nonce = "mine-for-callbacks" if self.fault == "one_callback_nonce" else f"mine-{uuid.uuid4().hex}"
+        signature = tag(method, target, timestamp, nonce, body, secret)
+        return dict(zip(FOUR_BACK, (KEY_ID, timestamp, nonce, signature), strict=True))
+
     @staticmethod
     def compact(body: bytes) -> bytes:
         try:
@@ -88,6 +102,8 @@ class Provider:
         code = self.envelope_code(envelope)
         if code:
             return refusal(422, code)
+        if "conversation" not in envelope:
+            return self.desk.dispatch(envelope)
         identity = (envelope["invocation_id"], envelope["conversation"]["turn_id"])
         asked = json.dumps([envelope["input"], envelope["conversation"]], sort_keys=True)
         with self.lock:
@@ -108,7 +124,24 @@ class Provider:
             return "envelope_invalid"
         if not re.fullmatch(form, envelope["invocation_id"]):
             return "envelope_invalid"
-        return "" if mode.get("interaction_mode") == "conversation_turn" else "interaction_mode_unsupported"
+        return "" if mode.get("interaction_mode") in self.modes else "interaction_mode_unsupported"
+
+    def task_call(self, request: Handler, path: str, body: bytes) -> tuple[int, bytes]:
+        """Answer a poll, an answer or a cancel; the task is looked up first, then the body is read."""
+        task_id, _, action = path.removeprefix(f"{MOUNT}/tasks/").partition("/")
+        if action not in ("", "messages", "cancel"):
+            return refusal(404, "not_found")
+        if request.command != ("POST" if action else "GET"):
+            return refusal(405, "method_not_allowed")
+        task = self.desk.find(task_id)
+        if task is None:
+            return refusal(404, "task_not_found")
+        key = request.headers.get("Idempotency-Key", "")
+        if not action:
+            return self.desk.poll(task, key)
+        if read_strictly(body) is None:
+            return refusal(400, "body_invalid")
+        return self.desk.answer(task, key, body) if action == "messages" else self.desk.cancel(task)
 
     def reply(self, invocation_id: str) -> bytes:
         completed: dict[str, Any] = {
@@ -146,10 +179,6 @@ def read_strictly(body: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def refusal(status: int, code: str) -> tuple[int, bytes]:
-    return status, json.dumps({"code": code, "message": "No."}).encode()
-
-
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     provider: Provider
@@ -169,6 +198,9 @@ class Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         if provider.fault == "slash_redirect" and path in (f"{MOUNT}/health/", f"{MOUNT}/invoke/"):
             return self.answer(307, b"{}", location=path.rstrip("/"))
+        if path.startswith(f"{MOUNT}/tasks/") and "task" in provider.modes:
+            status, answer = provider.task_call(self, path, body)
+            return self.answer(status, answer, signed=status != 404 or provider.fault != "unsigned_task_404")
         if path not in (f"{MOUNT}/health", f"{MOUNT}/invoke"):
             return self.answer(*refusal(404, "not_found"), signed=provider.fault != "unsigned_404")
         if (self.command, path) not in (("GET", f"{MOUNT}/health"), ("POST", f"{MOUNT}/invoke")):
@@ -208,20 +240,25 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+TURNS = ("conversation_turn",)
+BOTH = ("conversation_turn", "task")
+
+
 @pytest.fixture
 def start_provider() -> Iterator[Callable[..., str]]:
     """Start a provider with a fault, or none; returns its base URL."""
-    servers: list[ThreadingHTTPServer] = []
+    servers: list[tuple[ThreadingHTTPServer, Provider]] = []
 
-    def start(fault: str = "", wire_protocol: str = "finch_v2") -> str:
-        handler = type("SeededHandler", (Handler,), {"provider": Provider(fault, wire_protocol)})
-        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        servers.append(server)
+    def start(fault: str = "", wire_protocol: str = "finch_v2", modes: tuple[str, ...] = TURNS) -> str:
+        provider = Provider(fault, wire_protocol, modes)
+        server = ThreadingHTTPServer(("127.0.0.1", 0), type("SeededHandler", (Handler,), {"provider": provider}))
+        servers.append((server, provider))
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         return f"http://127.0.0.1:{server.server_port}"
 
     yield start
-    for server in servers:
+    for server, provider in servers:
+        provider.desk.close()
         server.shutdown()
         server.server_close()
 
@@ -230,12 +267,25 @@ def start_provider() -> Iterator[Callable[..., str]]:
 def start_bench(start_provider: Callable[..., str]) -> Callable[..., Bench]:
     """Return a bench before a provider with a fault, or none."""
 
-    def start(fault: str = "", wire_protocol: Any = "finch_v2") -> Bench:
+    def start(
+        fault: str = "",
+        wire_protocol: Any = "finch_v2",
+        modes: tuple[str, ...] = TURNS,
+        receiver: Receiver | None = None,
+    ) -> Bench:
         endpoint = Endpoint("seeded", wire_protocol, Credential(KEY_ID, SECRET), MOUNT)
-        platform = Platform(endpoint, SocketLine(start_provider(fault, wire_protocol)))
-        return Bench(platform, deadline_s=10, max_body_bytes=MAX_BODY_BYTES)
+        platform = Platform(endpoint, SocketLine(start_provider(fault, wire_protocol, modes)))
+        return Bench(platform, 10, MAX_BODY_BYTES, modes, receiver, patience=Patience(1.5, 0.5, 0.2))
 
     return start
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    """Finch's receiver for the provider's callbacks."""
+    key = CallbackKey(Credential(KEY_ID, CALLBACK_SECRET), Credential(KEY_ID, SECRET))
+    async with Receiver([key]) as listening:
+        yield listening
 
 
 def displayed_secret() -> str:

@@ -98,7 +98,7 @@ async def test_a_stuck_turn_fails_before_its_deadline_while_everybody_else_is_an
     slowest_s = 0.0
     while not turn.done():
         took_s, statuses = await _look_round(stuck)
-        assert statuses == ([200, 200])
+        assert statuses == [200, 200]
         slowest_s = max(slowest_s, took_s)
 
     answer, arrived_at = await turn

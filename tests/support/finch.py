@@ -146,6 +146,57 @@ class Finch:
         envelope["input"] = {"content": [{"type": "text", "text": text}], "parameters": {}}
         return {**envelope, **fields}
 
+    def task_envelope(
+        self,
+        text: str = "hello",
+        *,
+        callback: str | None = None,
+        callback_key_id: str | None = None,
+        invocation_id: str | None = None,
+        deadline_s: float = 60,
+        **fields: Any,
+    ) -> dict[str, Any]:
+        """Return a P2 dispatch; `callback` None leaves the callback out."""
+        envelope = dispatch(self.wire_protocol, deadline_s, invocation_id)
+        del envelope["callback"]
+        if callback is not None:
+            envelope["callback"] = {"url": callback, "callback_key_id": callback_key_id or self.key_id}
+        envelope["input"] = {"content": [{"type": "text", "text": text}], "parameters": {}}
+        if self.wire_protocol == "finch_v2":
+            envelope["interaction_mode"] = "task"
+        else:
+            envelope["agent"]["interaction_mode"] = "task"
+        return {**envelope, **fields}
+
+    async def task(self, text: str = "hello", **fields: Any) -> str:
+        """Dispatch a task and return its id."""
+        answer = await self.invoke(self.task_envelope(text, **fields))
+        assert answer.status == 202, answer
+        return str(answer.json["merchant_task_id"])
+
+    async def poll(self, task_id: str) -> HttpAnswer:
+        return await self.call("GET", f"/tasks/{task_id}", extra=[(b"Idempotency-Key", uuid.uuid4().hex.encode())])
+
+    async def message(self, task_id: str, text: str, key: str | None = None) -> HttpAnswer:
+        content = [{"type": "text", "text": text}]
+        body = {"protocol_version": "2.0", "task_id": str(uuid.uuid4()), "message": {"role": "user", "content": content}}
+        extra = [(b"Idempotency-Key", (key or uuid.uuid4().hex).encode())]
+        return await self.call("POST", f"/tasks/{task_id}/messages", json.dumps(body).encode(), extra=extra)
+
+    async def cancel(self, task_id: str) -> HttpAnswer:
+        body = b'{"protocol_version":"2.0","reason":"user_requested"}'
+        return await self.call("POST", f"/tasks/{task_id}/cancel", body)
+
+    async def until(self, task_id: str, *statuses: str, limit_s: float = 60) -> dict[str, Any]:
+        """Poll until the task has one of these statuses and return its snapshot."""
+        end = time.monotonic() + limit_s
+        while True:
+            snapshot: dict[str, Any] = (await self.poll(task_id)).json
+            if snapshot["status"] in statuses:
+                return snapshot
+            assert time.monotonic() < end, snapshot
+            await asyncio.sleep(0.05)
+
     def with_key(self, key_id: str, secret: bytes) -> Finch:
         return replace(self, key_id=key_id, secret=secret)
 

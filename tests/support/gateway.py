@@ -34,6 +34,7 @@ class Provider:
     server: Mapping[str, object] = field(default_factory=dict)
     store: Mapping[str, object] = field(default_factory=dict)
     listing: Mapping[str, object] = field(default_factory=dict)
+    outbound: Mapping[str, object] = field(default_factory=lambda: {"allow_private": True, "allow_hosts": ["127.0.0.1"]})
     backend: Mapping[str, object] = field(default_factory=lambda: {"type": "python", "target": "agent:run"})
     more: str = ""
     variables: dict[str, str] = field(default_factory=dict)
@@ -60,6 +61,8 @@ class Provider:
                 *_lines(server),
                 "[store]",
                 *_lines({"url": "env:STORE_URL", **self.store}),
+                "[outbound]",
+                *_lines(self.outbound),
                 "[[listings]]",
                 *_lines(listing),
                 "[listings.backend]",

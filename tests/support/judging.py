@@ -125,13 +125,10 @@ def _are_parts(content: object) -> bool:
 def depth(value: object) -> int:
     """Return how deeply a JSON value is nested, a scalar counting 0."""
     deepest, level = 0, [value]
-    while level := [child for one in level if isinstance(one, dict | list) for child in _children(one)] or []:
+    while level := [one for one in level if isinstance(one, dict | list)]:
         deepest += 1
-    return deepest + 1 if isinstance(value, dict | list) else 0
-
-
-def _children(value: dict[str, object] | list[object]) -> list[object]:
-    return list(value.values()) if isinstance(value, dict) else value
+        level = [child for one in level for child in (one.values() if isinstance(one, dict) else one)]
+    return deepest
 
 
 def fingerprint(envelope: object) -> str:

@@ -10,11 +10,24 @@ import json
 import random
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .finch import Finch, Headers, request_bytes
+from .samples import (
+    ODD_HEADERS,
+    ODD_INSTANTS,
+    ODD_JSON,
+    ODD_METHODS,
+    ODD_PATHS,
+    ODD_QUANTITIES,
+    ODD_SUFFIXES,
+    ODD_VALUES,
+    SURROUNDINGS,
+    TAMPERINGS,
+    UNKNOWN_METHODS,
+)
 
 Envelope = dict[str, Any]
 
@@ -58,53 +71,6 @@ class Draft:
         return self.finch.signed(self.method, self.target, self.body, timestamp=self.timestamp, nonce=self.nonce)
 
 
-ODD_VALUES: Sequence[Any] = (
-    None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, 10**30, 1.5, -0.0, 1e308, "", " ", "0", "x", "2.0", "null",
-    "é\u2028\x1b[0m", "a\r\nb", "\x00", "\U0001f600" * 40, "x" * 10_001, [], [[]], [None], {}, {"": ""}, {"type": "text"},
-    "task", "generation", "conversation_turn", "../../etc/passwd", "2030-01-01T00:00:00Z", [{"type": "text", "text": 7}],
-)  # fmt: skip
-ODD_INSTANTS = (
-    "", "now", "2030-01-01", "2030-01-01T00:00:00", "2030-13-01T00:00:00Z", "2030-01-01T24:00:00Z", "0001-01-01T00:00:00+23:59",
-    "9999-12-31T23:59:59.999999999-23:59", "1970-01-01T00:00:00Z", "2030-01-01t00:00:00z", "٢٠٣٠-01-01T00:00:00Z", 1893456000, None,
-)  # fmt: skip
-ODD_QUANTITIES = (
-    "1e3",
-    "-1",
-    "+1",
-    "1.",
-    ".5",
-    "１",
-    "0x10",
-    " 1",
-    "1" * 31,
-    "NaN",
-    -1,
-    1e60,
-    1e-300,
-    True,
-    [],
-    "1.000",
-    0,
-)
-ODD_SUFFIXES = (
-    b"/", b"//", b"/.", b"/..", b"?", b"??", b"?a=1", b"?a=%00&a=%ff", b"#", b"#x", b"%2f", b"%00", b";a=b", b"/tasks/x", b"|", b"\\",
-    b"{x}", b"?%", b"?a=1#b", b"/\xc3\xa9", b"?" + b"q" * 3000, b"*", b"?http://x/", b":", b"@", b'"', b"^", b"<", b"`",
-)  # fmt: skip
-ODD_METHODS = ("PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", "GET", "POST", "PROPFIND")
-UNKNOWN_METHODS = ("post", "Post", "POSTS", "FOO", "CONNECT", "PRI", "M-SEARCH", "P\x7fST", "")
-ODD_HEADERS: Headers = [
-    (b"Content-Type", b"text/xml"), (b"Content-Type", b""), (b"Idempotency-Key", b"a\x1b[31m\xe2\x80\xa8"), (b"Accept", b"*/*"),
-    (b"traceparent", b"00-" + b"0" * 32), (b"X-Forwarded-Prefix", b"/finch"), (b"X-HTTP-Method-Override", b"DELETE"),
-    (b"X-Original-URL", b"/finch/v2/health"), (b"Cookie", b"a=b; " * 200), (b"Expect", b"100-continue"), (b"TE", b"trailers"),
-    (b"X-Agent-Key-Id", b"x"), (b"X-Agent-Signature", b"v1=" + b"0" * 64), (b"Content-Encoding", b"identity"), (b"Range", b"bytes=0-1"),
-]  # fmt: skip
-ODD_JSON = (
-    b"", b" ", b"null", b"[]", b'"x"', b"1", b"{", b"}", b"{}{}", b"{},", b"{'a':1}", b"{a:1}", b"{\"a\":NaN}", b"{\"a\":-Infinity}",
-    b"\xef\xbb\xbf{}", b"\xff\xfe{\x00}\x00", b"{\"a\":\"\xff\"}", b"{\"a\":\"\xed\xa0\x80\"}", b'{"a":"\\ud800"}', b'{"a":1e400}',
-    b'{"a":"\x01"}', b'{"a":01}', b'{"a":1,"a":2}', b"[" * 9_000, b'{"a":' * 9_000, b"//\n{}", b"{\"a\":.5}", b"\x00", b"{}\x00",
-)  # fmt: skip
-
-
 class Mutations:
     """Makes mutants; `known` are identities already answered, which a mutant may use again."""
 
@@ -146,11 +112,14 @@ class Mutations:
 
     def envelope(self, target: Target) -> Envelope:
         """Return a sound envelope with ids of this seed's own."""
-        ids = [str(uuid.UUID(int=self._random.getrandbits(128))) for _ in range(3)]
+        ids = [self._uuid() for _ in range(3)]
         own = ids[0] if target.finch.wire_protocol == "finch_v2" else f"ivk_{ids[0].replace('-', '')}"
         return target.finch.envelope(
             f"text {self._count}", invocation_id=own, turn_id=ids[1], conversation_id=ids[2], **target.fields
         )
+
+    def _uuid(self) -> str:
+        return str(uuid.UUID(int=self._random.getrandbits(128)))
 
     def _hex(self) -> bytes:
         return b"%032x" % self._random.getrandbits(128)
@@ -196,20 +165,23 @@ class Mutations:
         is_new = draft.finch.wire_protocol == "finch_v2"
         shape = envelope if is_new else envelope["agent"]
         pick = self._random.choice
-        damages: list[tuple[str, Callable[[], Any]]] = [
-            ("mode", lambda: shape.update(interaction_mode=pick(("task", "generation", "direct", "", "conversation_turn ")))),
-            ("protocol", lambda: envelope.update(protocol_version=pick(("1.0", "2", "2.00", "3.0", 2.0, 2, [], "")))),
-            ("version", lambda: envelope.update(service_version_id=str(uuid.UUID(int=self._random.getrandbits(128))))),
-            ("deadline", lambda: envelope["limits"].update(deadline_at=pick(ODD_INSTANTS))),
-            ("quantity", lambda: (envelope if is_new else envelope["commercial"]).update(quantity=pick(ODD_QUANTITIES))),
-            ("parts", lambda: envelope["input"].update(content=[{"type": "text", "text": "x"}] * pick((0, 1, 100, 101)))),
-            ("part", lambda: envelope["input"].update(content=[{"type": pick(("text", "image", "", 7)), "text": pick(ODD_VALUES)}])),
-            ("invocation", lambda: envelope.update(invocation_id=envelope["invocation_id"] + pick(("0", "\n", " ", "é", "-")))),
-            ("form", lambda: envelope.update(input={"n": pick(ODD_VALUES)})),
-            ("deep", lambda: envelope.update(unknown=nested(pick((62, 63, 64, 65, 500))))),
-        ]  # fmt: skip
-        name, damage = pick(damages)
-        damage()
+        asked, limits = envelope["input"], envelope["limits"]
+        priced = envelope if is_new else envelope["commercial"]
+        one = {"type": "text", "text": "x"}
+        damages: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+            ("mode", shape, {"interaction_mode": pick(("task", "generation", "direct", "", "conversation_turn "))}),
+            ("protocol", envelope, {"protocol_version": pick(("1.0", "2", "2.00", "3.0", 2.0, 2, [], ""))}),
+            ("version", envelope, {"service_version_id": self._uuid()}),
+            ("deadline", limits, {"deadline_at": pick(ODD_INSTANTS)}),
+            ("quantity", priced, {"quantity": pick(ODD_QUANTITIES)}),
+            ("parts", asked, {"content": [one] * pick((0, 1, 100, 101))}),
+            ("part", asked, {"content": [{"type": pick(("text", "image", "", 7)), "text": pick(ODD_VALUES)}]}),
+            ("id", envelope, {"invocation_id": envelope["invocation_id"] + pick(("0", "\n", " ", "é", "-"))}),
+            ("form", envelope, {"input": {"n": pick(ODD_VALUES)}}),
+            ("deep", envelope, {"unknown": nested(pick((62, 63, 64, 65, 500)))}),
+        ]
+        name, place, fields = pick(damages)
+        place.update(fields)
         draft.body = json.dumps(envelope).encode()
         return name
 
@@ -252,65 +224,33 @@ class Mutations:
 
     def _odd_request(self, draft: Draft, envelope: Envelope) -> str:
         """Damage what surrounds the body."""
-        pick = self._random.choice
-        name = self._random.choices(
-            ["suffix", "path", "method", "unknown method", "encoding", "header", "large", "chunked", "stale", "body", "own nonce", "nonce"],
-            [14, 10, 12, 3, 10, 10, 8, 10, 5, 3, 2, 4],
-        )[0]  # fmt: skip
-        mount = draft.finch.mount.encode()
-        if name == "suffix":
-            draft.target += pick(ODD_SUFFIXES)
-        elif name == "path":
-            draft.target = mount + pick(
-                (b"", b"/", b"/HEALTH", b"/Invoke", b"/%69nvoke", b"/invoke/../health", b"//invoke", b"x", b"/tasks")
-            )
-        elif name == "method":
-            draft.method = pick(ODD_METHODS)
-        elif name == "unknown method":
-            draft.method, draft.alone = pick(UNKNOWN_METHODS), True
-        elif name == "encoding":
-            draft.headers = [
-                *draft.headers,
-                (b"Content-Encoding", pick((b"gzip", b"br", b"deflate", b"GZIP", b"identity, gzip", b"x"))),
-            ]
-        elif name == "header":
-            draft.headers = [*draft.headers, pick(ODD_HEADERS)]
-        elif name == "large":
-            size = pick((self._limit_bytes - 1, self._limit_bytes, self._limit_bytes + 1, 2 * self._limit_bytes))
-            draft.body = draft.body.ljust(size)
-        elif name == "chunked":
-            draft.is_chunked = bool(draft.body)
-        elif name == "stale":
-            draft.timestamp += pick((-400, 400, -(10**6), 10**6, 10**9))
-        elif name == "body":
-            draft.body = b"" if draft.body else b"{}"
-        else:
-            draft.nonce = (
-                "fgw-" + draft.nonce
-                if name == "own nonce"
-                else pick(("x" * 256, "x" * 257, "a b", "a:b*{c}" + draft.nonce, "é"))
-            )
+        pick, odd_nonces = self._random.choice, ("x" * 256, "x" * 257, "a b", "a:b*{c}" + draft.nonce, "é")
+        encoding = (b"Content-Encoding", pick((b"gzip", b"br", b"deflate", b"GZIP", b"identity, gzip", b"x")))
+        limit = self._limit_bytes
+        damages: dict[str, dict[str, Any]] = {
+            "suffix": {"target": draft.target + pick(ODD_SUFFIXES)},
+            "path": {"target": draft.finch.mount.encode() + pick(ODD_PATHS)},
+            "method": {"method": pick(ODD_METHODS)},
+            "unknown method": {"method": pick(UNKNOWN_METHODS), "alone": True},
+            "encoding": {"headers": [*draft.headers, encoding]},
+            "header": {"headers": [*draft.headers, pick(ODD_HEADERS)]},
+            "large": {"body": draft.body.ljust(pick((limit - 1, limit, limit + 1, 2 * limit)))},
+            "chunked": {"is_chunked": bool(draft.body)},
+            "stale": {"timestamp": draft.timestamp + pick((-400, 400, -(10**6), 10**6, 10**9))},
+            "body": {"body": b"" if draft.body else b"{}"},
+            "own nonce": {"nonce": "fgw-" + draft.nonce},
+            "nonce": {"nonce": pick(odd_nonces)},
+        }
+        name = self._random.choices(list(SURROUNDINGS), list(SURROUNDINGS.values()))[0]
+        for attribute, value in damages[name].items():
+            setattr(draft, attribute, value)
         return name
 
     # Damage after the signature
 
     def _tampered(self, draft: Draft) -> Mutant:
         draft.proof = draft.sign()
-        names = [
-            "body",
-            "target",
-            "method",
-            "header gone",
-            "header twice",
-            "header changed",
-            "key",
-            "secret",
-            "replay",
-            "wire",
-            "flip",
-            "harmless",
-        ]
-        name = self._random.choices(names, [12, 12, 6, 8, 8, 14, 6, 8, 8, 8, 5, 5])[0]
+        name = self._random.choices(list(TAMPERINGS), list(TAMPERINGS.values()))[0]
         if name == "replay" and self._sent:
             return Mutant("replay", self._random.choice(self._sent), draft.finch, resigned=False, alone=True)
         if name in ("wire", "flip"):
@@ -321,40 +261,34 @@ class Mutations:
 
     def _tamper(self, name: str, draft: Draft) -> None:
         pick, proof = self._random.choice, draft.proof or []
-        at = self._random.randrange(4)
+        match name:
+            case "body":
+                draft.body = draft.body[:-1] + b" }" if draft.body else b"{}"
+            case "target":
+                draft.target += pick(ODD_SUFFIXES)
+            case "method":
+                draft.method = pick(ODD_METHODS)
+            case "key":
+                ids = [*(target.finch.key_id for target in self._targets), "unknown", "x" * 300]
+                proof[0] = (proof[0][0], pick(ids).encode())
+            case "secret":
+                stranger = replace(draft.finch, secret=b"another secret")
+                draft.proof = stranger.signed(draft.method, draft.target, draft.body)
+            case "harmless":
+                draft.headers = [*draft.headers, pick(ODD_HEADERS)]
+            case _:
+                self._tamper_with_proof(name, proof)
+
+    def _tamper_with_proof(self, name: str, proof: Headers) -> None:
+        pick, at = self._random.choice, self._random.randrange(4)
         header, value = proof[at]
-        if name == "body":
-            draft.body = draft.body[:-1] + b" }" if draft.body else b"{}"
-        elif name == "target":
-            draft.target += pick(ODD_SUFFIXES)
-        elif name == "method":
-            draft.method = pick(ODD_METHODS)
-        elif name == "header gone":
-            proof[at : at + 1] = []
+        if name == "header gone":
+            del proof[at]
         elif name == "header twice":
             proof.insert(self._random.randrange(5), (pick((header, header.lower())), pick((value, b"other"))))
-        elif name == "header changed":
-            changes = (
-                value[:-1],
-                value + b"0",
-                value.upper(),
-                b"",
-                value[:-1] + b"\xe9",
-                value + b", " + value,
-                b"+" + value,
-                value * 40,
-                b"v1=" + value,
-            )
-            proof[at] = (header, pick(changes))
-        elif name == "key":
-            proof[0] = (
-                proof[0][0],
-                pick([target.finch.key_id for target in self._targets] + ["unknown", "x" * 300]).encode(),
-            )
-        elif name == "secret":
-            draft.proof = replace(draft.finch, secret=b"another secret").signed(draft.method, draft.target, draft.body)
-        elif name == "harmless":
-            draft.headers = [*draft.headers, pick(ODD_HEADERS)]
+        else:
+            longer = (value + b"0", value + b", " + value, b"+" + value, value * 40, b"v1=" + value)
+            proof[at] = (header, pick((value[:-1], value.upper(), b"", value[:-1] + b"\xe9", *longer)))
 
     def _flipped(self, raw: bytes) -> bytes:
         at = self._random.randrange(raw.index(b"\r\n\r\n") + 4)

@@ -1,6 +1,6 @@
-"""The connection test: what Finch does with a new listing, and the refusals it relies on (wire 1 to 5)."""
+"""The connection test: what Finch does with a new listing, and the refusals it relies on (wire 1 to 7)."""
 
 from .judge import Bench, Check, CheckResult, run_check
-from .suite import CHECKS
+from .suite import CHECKS, TASK_CHECKS, checks_for
 
-__all__ = ["CHECKS", "Bench", "Check", "CheckResult", "run_check"]
+__all__ = ["CHECKS", "TASK_CHECKS", "Bench", "Check", "CheckResult", "checks_for", "run_check"]

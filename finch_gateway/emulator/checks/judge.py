@@ -4,33 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ..envelopes import Call
 from ..exchange import Exchange, Trace, trace_of
+from ..following import FollowedTask, Patience
 from ..platform import NoAnswer, Platform
+from ..receiver import Receiver
 from ..replies import NotJson, read_json
+from ..timeline import Arrival, CallbackTrace, callback_trace
+
+_T = TypeVar("_T")
 
 _SHOWN_FAULTS = 5
+_KEPT_AT_AN_END = 20
 
 
 @dataclass(slots=True)
 class Bench:
-    """What the checks of one listing share: Finch's side, the listing's bounds, and the turn that is repeated."""
+    """What the checks of one listing share: Finch's side, the listing's bounds, and what earlier checks left.
+
+    `receiver` is None where no callback can arrive; `neighbour` is another listing of the same provider.
+    """
 
     platform: Platform
     deadline_s: float
     max_body_bytes: int
     modes: tuple[str, ...] = ("conversation_turn",)
+    receiver: Receiver | None = None
+    neighbour: Platform | None = None
+    patience: Patience = Patience()
     repeated: tuple[Call, Exchange] | None = None
+    walked: FollowedTask | None = None
+    doubled: FollowedTask | None = None
+    hurried: FollowedTask | None = None
+
+    def new_task(self, *, deadline_s: float = 0.0, query: str = "") -> FollowedTask:
+        """Return a contract-test task that is not dispatched yet, in the bench's own time unless told otherwise."""
+        call = self.platform.new_call(deadline_s=deadline_s or self.deadline_s, mode="task", contract_test=True)
+        return FollowedTask.prepare(self.platform, call, self.receiver, self.patience, query)
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a check saw: its exchanges, every fault in them, and a remark that is no fault."""
+    """What a check saw: its exchanges and callbacks, every fault in them, and a remark that is no fault.
+
+    `fell_back` says that polling had to stand in for callbacks. `took_s` is how long it took where that is not
+    the time of the slowest answer.
+    """
 
     exchanges: tuple[Exchange, ...]
     faults: tuple[str, ...] = ()
     remark: str = ""
+    arrivals: tuple[Arrival, ...] = ()
+    fell_back: bool = False
+    took_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +84,8 @@ class CheckResult:
     remark: str
     elapsed_ms: int
     exchanges: tuple[Trace, ...]
+    callbacks: tuple[CallbackTrace, ...] = ()
+    fell_back: bool = False
 
 
 async def run_check(check: Check, bench: Bench) -> CheckResult:
@@ -70,22 +100,37 @@ async def run_check(check: Check, bench: Bench) -> CheckResult:
         rules=check.rules,
         expected=check.expected,
         ok=not findings.faults,
-        got=_what_came(findings.exchanges),
+        got=_what_came(findings),
         faults=tuple(dict.fromkeys(findings.faults))[:_SHOWN_FAULTS],
         remark=findings.remark,
-        elapsed_ms=round(1000 * max((exchange.answer.elapsed_s for exchange in findings.exchanges), default=0)),
-        exchanges=tuple(trace_of(exchange) for exchange in findings.exchanges),
+        elapsed_ms=round(1000 * (_slowest_s(findings) if findings.took_s is None else findings.took_s)),
+        exchanges=tuple(trace_of(exchange) for exchange in _ends(findings.exchanges)),
+        callbacks=tuple(callback_trace(arrival) for arrival in _ends(findings.arrivals)),
+        fell_back=findings.fell_back,
     )
 
 
-def _what_came(exchanges: tuple[Exchange, ...]) -> str:
-    """Return the answers in a few words, such as `4 x 401 auth_failed, signed`."""
+def _slowest_s(findings: Findings) -> float:
+    return max((exchange.answer.elapsed_s for exchange in findings.exchanges), default=0)
+
+
+def _ends(seen: tuple[_T, ...]) -> tuple[_T, ...]:
+    """Return the first and the last of a long row: evidence, not a protocol of every poll."""
+    return seen if len(seen) <= 2 * _KEPT_AT_AN_END else seen[:_KEPT_AT_AN_END] + seen[-_KEPT_AT_AN_END:]
+
+
+def _what_came(findings: Findings) -> str:
+    """Return the answers and callbacks in a few words, such as `4 x 401 auth_failed, signed`."""
     counts: dict[str, int] = {}
-    for exchange in exchanges:
+    for exchange in findings.exchanges:
         code = error_code(exchange)
         words = f"{exchange.answer.status}{' ' + code if code else ''}, {'signed' if exchange.proven else 'not proven'}"
         counts[words] = counts.get(words, 0) + 1
-    return "; ".join(words if count == 1 else f"{count} x {words}" for words, count in counts.items()) or "no answer"
+    came = [words if count == 1 else f"{count} x {words}" for words, count in counts.items()]
+    if findings.arrivals:
+        accepted = sum(arrival.is_accepted for arrival in findings.arrivals)
+        came.append(f"{accepted} of {len(findings.arrivals)} callbacks accepted")
+    return "; ".join(came) or ("no answer" if findings.faults else "not tried")
 
 
 def error_code(exchange: Exchange) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from dataclasses import replace
 
-from ..envelopes import Mode, encode, envelope_of
+from ..envelopes import Call, Mode, encode, envelope_of
 from ..exchange import Exchange
 from ..platform import Outgoing
 from .judge import Bench, Check, Findings, answer_faults, refused, unauthenticated
@@ -87,15 +87,20 @@ async def _not_json(bench: Bench) -> Findings:
     return refused(await _dispatched(bench, *bodies), 400, "body_invalid")
 
 
+def _a_call(bench: Bench) -> Call:
+    """Return a call in the first mode that the listing serves."""
+    served = next(mode for mode in _MODES if mode in bench.modes)
+    return bench.platform.new_call(deadline_s=bench.deadline_s, mode=served, contract_test=True)
+
+
 async def _wrong_version(bench: Bench) -> Findings:
-    call = bench.platform.new_call(deadline_s=bench.deadline_s, contract_test=True)
+    call = _a_call(bench)
     body = encode(envelope_of(replace(call, protocol_version="1.0")))
     return refused(await _dispatched(bench, body), 422, "protocol_version_unsupported")
 
 
 async def _wrong_envelope(bench: Bench) -> Findings:
-    call = bench.platform.new_call(deadline_s=bench.deadline_s, contract_test=True)
-    envelope = envelope_of(call)
+    envelope = envelope_of(_a_call(bench))
     bodies = [encode({name: value for name, value in envelope.items() if name != left_out}) for left_out in _REQUIRED]
     other_form = encode({**envelope, "invocation_id": "not-an-invocation-id"})
     return refused(await _dispatched(bench, *bodies, other_form), 422, "envelope_invalid")

@@ -53,13 +53,15 @@ async def _no_compression(bench: Bench) -> Findings:
     return Findings((exchange,), tuple(_health_faults(exchange)))
 
 
-WALK_CHECKS = (
-    Check("health", ("2.1", "3.1"), '200 {"status":"ready"}, signed', _health),
+HEALTH_CHECKS = (Check("health", ("2.1", "3.1"), '200 {"status":"ready"}, signed', _health),)
+TURN_CHECKS = (
     Check(
         "contract-test turn",
         ("4.6", "5.1", "5.3"),
         "200 with a strict P1 reply to this invocation, signed over its exact bytes, before the deadline",
         _turn,
     ),
+)
+PLAIN_CHECKS = (
     Check("no compression", ("2.2",), "200 without Content-Encoding, though the caller offers gzip", _no_compression),
 )

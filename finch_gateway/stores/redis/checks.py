@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 
 from ...errors import ConfigError, StoreUnavailable
 from .address import SETTING, Address
-from .connection import Reply, SharedConnection
+from .connection import SharedConnection
 from .failures import NotConnected, Refused
+from .reading import Reply
 from .scripts import pack
 
 _OLDEST = (6, 2)

@@ -20,9 +20,9 @@ from redis.exceptions import RedisError, ResponseError
 
 from ...errors import StoreUnavailable
 from .address import Address
-from .failures import REPLY_ERRORS, not_connected, refused
+from .failures import Refused, not_connected
+from .reading import Reply, replies_of
 
-Reply: TypeAlias = "int | bytes | list[Reply] | None"
 Answer: TypeAlias = "asyncio.Future[Reply | StoreUnavailable]"
 
 _CONNECT_LIMIT_S = 2.0
@@ -202,26 +202,22 @@ class SharedConnection:
                 self._sent.extend(batch)
                 self.writes += 1
                 self.calls_written += len(batch)
-                await connection.send_packed_command([call.payload for call in batch], check_health=False)
+                payload = b"".join([call.payload for call in batch])
+                await connection.send_packed_command([payload], check_health=False)
             self._something_waits.clear()
             if not self._waiting:
                 await self._something_waits.wait()
 
     async def _read(self, connection: Connection) -> None:
         """Hand replies out in order; return when the server turns out to be the wrong one."""
-        while True:
-            answer: Reply | StoreUnavailable
-            is_wrong_place = False
-            try:
-                answer = await connection.read_response(disconnect_on_error=False)
-            except REPLY_ERRORS as error:
-                answer = refusal = refused(error)
-                is_wrong_place = refusal.code in _WRONG_PLACE
-            call = self._sent.popleft()
-            if not call.answer.done():
-                call.answer.set_result(answer)
-            if is_wrong_place:
-                return
+        replies, is_wrong_place = replies_of(connection), False
+        while not is_wrong_place:
+            for reply in await replies.arrived():
+                answer = self._sent.popleft().answer
+                if not answer.done():
+                    answer.set_result(reply)
+                if isinstance(reply, Refused) and reply.code in _WRONG_PLACE:
+                    is_wrong_place = True
 
     # Calls that got no answer
 

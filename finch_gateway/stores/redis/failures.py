@@ -62,6 +62,12 @@ def refused(error: RedisError) -> Refused:
     return Refused(_CODES.get(type(error)) or (word.group(1) if word else "ERR"))
 
 
+def refused_with(reply: str) -> Refused:
+    """Return what the text of an error reply means."""
+    word = _WORD.search(reply.removeprefix("ERR "))
+    return Refused(word.group(1) if word else "ERR")
+
+
 def not_connected(error: RedisError | OSError) -> NotConnected:
     """Return why a connection failed, in words of ours: the library's may quote the URL."""
     if isinstance(error, AuthenticationError | AuthorizationError):

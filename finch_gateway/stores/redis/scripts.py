@@ -2,87 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib import resources
 from typing import TypeAlias
 
-Argument: TypeAlias = bytes | str | int | float
+from msgspec.msgpack import Encoder
+
+Fact: TypeAlias = "str | int | float | bool | tuple[Fact, ...] | list[Fact]"
+"""What a script may be told beside raw bytes. There is no None: a hole would end a list in Lua. False stands for it."""
+
+Told: TypeAlias = tuple[tuple[Fact, ...], tuple[bytes, ...]]
+"""What a script is told: facts, then raw bytes."""
+
+_encode = Encoder().encode
 
 
-def _pack(command: tuple[Argument, ...]) -> bytes:
-    parts = [b"*%d\r\n" % len(command)]
-    for argument in command:
-        data = argument if isinstance(argument, bytes) else str(argument).encode()
-        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(parts)
+def pack(command: tuple[bytes | str | int, ...]) -> bytes:
+    """Return a command as it goes over the wire."""
+    words = (word(part if isinstance(part, bytes) else str(part).encode()) for part in command)
+    return b"*%d\r\n%b" % (len(command), b"".join(words))
 
 
-def _packer() -> Callable[[tuple[Argument, ...]], bytes]:
-    try:
-        from hiredis import pack_command
-    except ImportError:
-        return _pack
-    return pack_command  # type: ignore[return-value]  # its stub asks for a tuple of exactly one
-
-
-pack = _packer()
-"""Return a command as it goes over the wire; a float goes as the shortest text that reads back as the same."""
+def word(data: bytes) -> bytes:
+    """Return one argument of a command as it goes over the wire."""
+    return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script's text and the name the server knows it by."""
+    """A script's text, the name the server knows it by, and that name as a call begins with it."""
 
     source: str
     sha: str
+    opening: bytes
 
-    def by_name(self, keys: tuple[bytes, ...], arguments: tuple[Argument, ...]) -> bytes:
-        """Return the call that runs the script where the server has it."""
-        return pack((b"EVALSHA", self.sha, len(keys), *keys, *arguments))
+    def by_name(self, tag: bytes, facts: tuple[Fact, ...], raw: tuple[bytes, ...]) -> bytes:
+        """Return the call that runs the script where the server has it; `tag` is the namespace's as a word."""
+        told = _encode(facts)
+        rest = b"".join([b"$%d\r\n%b\r\n" % (len(data), data) for data in raw])
+        return b"*%d\r\n%b%b$%d\r\n%b\r\n%b" % (5 + len(raw), self.opening, tag, len(told), told, rest)
 
-    def in_full(self, keys: tuple[bytes, ...], arguments: tuple[Argument, ...]) -> bytes:
+    def in_full(self, tag: bytes, facts: tuple[Fact, ...], raw: tuple[bytes, ...]) -> bytes:
         """Return the call that brings the script along; the server has it from then on."""
-        return pack((b"EVAL", self.source, len(keys), *keys, *arguments))
+        opening = word(b"EVAL") + word(self.source.encode()) + word(b"1")
+        return b"".join((b"*%d\r\n" % (5 + len(raw)), opening, tag, word(_encode(facts)), *map(word, raw)))
 
 
 def _read(name: str) -> str:
     return (resources.files(__package__) / "lua" / f"{name}.lua").read_text("utf-8")
 
 
-def _script(name: str) -> Script:
-    source = _read("prelude") + _read(name)
+def _script(name: str, *parts: str) -> Script:
+    """Read a script and what it builds on."""
+    source = "".join(_read(f"parts/{part}") for part in ("step", *parts)) + _read(name)
     # The server names scripts by SHA-1; nothing rests on it.
-    return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
+    sha = sha1(source.encode(), usedforsecurity=False).hexdigest()
+    return Script(source, sha, word(b"EVALSHA") + word(sha.encode()) + word(b"1"))
 
 
-SPEND = _script("spend")
+SPEND = _script("spend", "nonce")
 PROBE = _script("probe")
-CLAIM_TURN = _script("claim_turn")
-PEEK_TURN = _script("peek_turn")
-RENEW_TURN = _script("renew_turn")
-SAVE_TURN = _script("save_turn")
-RELEASE_TURN = _script("release_turn")
-FINISH_TURN = _script("finish_turn")
-REGISTER_REVISIONS = _script("register_revisions")
-KNOWN_REVISIONS = _script("known_revisions")
-FORGET_REVISION = _script("forget_revision")
-RUNNING_TURNS = _script("running_turns")
-PURGE = _script("purge")
 
-ALL = (
-    SPEND,
-    PROBE,
-    CLAIM_TURN,
-    PEEK_TURN,
-    RENEW_TURN,
-    SAVE_TURN,
-    RELEASE_TURN,
-    FINISH_TURN,
-    REGISTER_REVISIONS,
-    KNOWN_REVISIONS,
-    FORGET_REVISION,
-    RUNNING_TURNS,
-    PURGE,
-)
+CLAIM_TURN = _script("claim_turn", "nonce", "turn")
+PEEK_TURN = _script("peek_turn", "turn")
+RENEW_TURN = _script("renew_turn", "turn")
+SAVE_TURN = _script("save_turn", "turn")
+RELEASE_TURN = _script("release_turn", "turn")
+FINISH_TURN = _script("finish_turn", "turn")
+
+ADMIT_TASK = _script("admit_task", "nonce", "task", "outbox")
+READ_TASK = _script("read_task", "nonce", "task")
+LEASE_TASK = _script("lease_task", "task")
+RENEW_TASKS = _script("renew_tasks", "task")
+LOST_TASKS = _script("lost_tasks", "task")
+COMMIT_TASK = _script("commit_task", "task", "outbox")
+RELEASE_TASK = _script("release_task", "task")
+DUE_TASKS = _script("due_tasks", "task")
+
+DUE_HOSTS = _script("due_hosts", "outbox")
+CLAIM_EVENTS = _script("claim_events", "task", "outbox")
+SETTLE_EVENT = _script("settle_event", "outbox")
+
+REGISTER_REVISIONS = _script("register_revisions", "revision")
+KNOWN_REVISIONS = _script("known_revisions", "revision")
+FORGET_REVISION = _script("forget_revision", "revision")
+RUNNING_TURNS = _script("running_turns", "turn")
+OPEN_TASKS = _script("open_tasks", "task")
+LIST_TASKS = _script("list_tasks", "task")
+LIST_EVENTS = _script("list_events", "task", "outbox")
+RESEND_EVENT = _script("resend_event", "outbox")
+PURGE = _script("purge", "turn", "task", "outbox")
+
+ALL = tuple(value for value in globals().values() if isinstance(value, Script))

@@ -1,7 +1,7 @@
 """The embedded store: one SQLite file in WAL mode, shared by the processes of one machine.
 
 `store` is the handle, `lanes` the threads it owns, `steps` what each call does inside a transaction,
-`database` the file: its schema, its checks, its connections.
+`schema` the tables, `database` the file: its checks, its connections.
 """
 
 from .store import SqliteStore

@@ -1,4 +1,4 @@
-"""One SQLite file: its schema, the checks before it is used, and connections that notice when it is gone."""
+"""One SQLite file: the checks before it is used, and connections that notice when it is gone."""
 
 from __future__ import annotations
 
@@ -11,49 +11,16 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from ...errors import ConfigError, StoreUnavailable
+from .schema import APPLICATION_ID, SCHEMA, SCHEMA_VERSION
 
 T = TypeVar("T")
 Place: TypeAlias = tuple[int, ...]
 """The devices and inodes of a file and its log."""
 
 SETTING = "store.url"
-APPLICATION_ID = 0x46696E63
-SCHEMA_VERSION = 1
 BUSY_LIMIT_S = 5.0
 BUSY_PAUSE_S = 0.001
 WAL_KEEP_BYTES = 4 << 20
-
-SCHEMA = """
--- `id` is a digest of key id and nonce, `op` one of the operation that consumed it.
-CREATE TABLE nonces (id BLOB PRIMARY KEY, expires_at INTEGER NOT NULL, op INTEGER NOT NULL) WITHOUT ROWID;
-
--- `id` is a digest of the key's three parts. `lease_until` is null while nobody holds the turn.
-CREATE TABLE turns (
-    number INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE,
-    listing TEXT NOT NULL, invocation_id TEXT NOT NULL, turn_id TEXT NOT NULL,
-    key_id TEXT NOT NULL, conversation_id TEXT NOT NULL, input_digest TEXT NOT NULL,
-    op TEXT NOT NULL, epoch INTEGER NOT NULL, attempt INTEGER NOT NULL, lease_until REAL, keep_until REAL NOT NULL,
-    facts BLOB NOT NULL, saved BLOB, reply BLOB
-);
-CREATE INDEX turns_held ON turns (lease_until, key_id) WHERE lease_until IS NOT NULL;
-CREATE INDEX turns_over ON turns (keep_until);
-
--- `id` is a digest of listing and conversation.
-CREATE TABLE questions (
-    number INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE,
-    listing TEXT NOT NULL, conversation_id TEXT NOT NULL,
-    version TEXT NOT NULL, keep_until REAL NOT NULL, record BLOB NOT NULL
-);
-CREATE INDEX questions_over ON questions (keep_until);
-
-CREATE TABLE revisions (
-    key_id TEXT PRIMARY KEY, listing TEXT NOT NULL, fingerprint TEXT NOT NULL, first_seen REAL NOT NULL
-);
-
--- One row, written to find out whether writing works.
-CREATE TABLE probe (number INTEGER PRIMARY KEY, count INTEGER NOT NULL);
-INSERT INTO probe VALUES (1, 0);
-"""
 
 
 def is_busy(error: sqlite3.Error) -> bool:

@@ -1,3 +1,2 @@
 -- Drop one revision's record: 1, or 0 when it was not known.
--- KEYS: revisions. ARGV: key id.
-return redis.call('HDEL', KEYS[1], ARGV[1])
+return redis.call('HDEL', REVISIONS, unpack(cmsgpack.unpack(ARGV[1])))

@@ -1,4 +1,3 @@
 -- Write something that costs nothing, so that a server which takes no writes says so.
--- KEYS: a key of its own.
-redis.call('SET', KEYS[1], '1', 'PX', 1000)
+redis.call('SET', tag .. 'probe', '1', 'PX', 1000)
 return 1

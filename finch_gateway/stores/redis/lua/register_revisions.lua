@@ -1,20 +1,16 @@
 -- Record credential revisions not seen before; return those known under another fingerprint or listing, and
--- then write nothing.
--- KEYS: revisions. ARGV: key id, listing, fingerprint, first seen; again for each revision.
+-- then write nothing. Told: a list of key id, listing, fingerprint, first seen.
 local unlike, fresh = {}, {}
-for i = 1, #ARGV, 4 do
-  local packed = redis.call('HGET', KEYS[1], ARGV[i])
+for _, revision in ipairs(cmsgpack.unpack(ARGV[1])) do
+  local key_id, listing, fingerprint, first_seen = unpack(revision)
+  local packed = redis.call('HGET', REVISIONS, key_id)
   if not packed then
-    fresh[#fresh + 1] = i
+    fresh[#fresh + 1] = {key_id, cmsgpack.pack({listing, fingerprint, first_seen})}
   else
-    local listing, fingerprint, first_seen = unpack(cmsgpack.unpack(packed))
-    if listing ~= ARGV[i + 1] or fingerprint ~= ARGV[i + 2] then
-      unlike[#unlike + 1] = {ARGV[i], listing, fingerprint, first_seen}
-    end
+    local known = revision_row(key_id, packed)
+    if known[2] ~= listing or known[3] ~= fingerprint then unlike[#unlike + 1] = known end
   end
 end
 if #unlike > 0 then return unlike end
-for _, i in ipairs(fresh) do
-  redis.call('HSETNX', KEYS[1], ARGV[i], cmsgpack.pack({ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]}))
-end
+for _, one in ipairs(fresh) do redis.call('HSETNX', REVISIONS, one[1], one[2]) end
 return {}

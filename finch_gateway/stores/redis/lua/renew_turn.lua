@@ -1,9 +1,11 @@
 -- Move the end of a lease: 1, or 0 when the epoch no longer holds the turn.
--- KEYS: turn, running set. ARGV: now, epoch, the lease's new end.
-local turn = held_turn(KEYS[1], ARGV[2], ARGV[1])
+-- Raw: turn's name.
+local now, epoch, lease_until = unpack(cmsgpack.unpack(ARGV[1]))
+local name = ARGV[2]
+local turn = held_turn(name, epoch, now)
 if not turn then return 0 end
-turn[LEASE] = ARGV[3]
+turn[LEASE] = lease_until
 -- A running turn's record outlives its lease, whatever it was to be kept for.
-write_turn_until(KEYS[1], turn, ARGV[3], ARGV[1])
-redis.call('ZADD', KEYS[2], ARGV[3], running_entry(turn, KEYS[1]))
+write_turn_until(name, turn, lease_until, now)
+redis.call('ZADD', RUNNING, lease_until, running_entry(name, turn))
 return 1

@@ -1,4 +1,5 @@
 -- Consume one nonce: 1, or 0 when another operation consumed it before.
--- KEYS: nonce. ARGV: now, operation, the instant it may be forgotten.
-if spend(KEYS[1], ARGV[2], ARGV[3], ARGV[1]) then return 1 end
+-- Raw: nonce's name.
+local now, op, expires = unpack(cmsgpack.unpack(ARGV[1]))
+if spend(ARGV[2], op, expires, now) then return 1 end
 return 0

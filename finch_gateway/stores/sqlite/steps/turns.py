@@ -1,26 +1,17 @@
-"""What each call does to the tables: functions of a connection and values, run inside somebody else's transaction.
-
-A step may run twice when a batch starts over, so it keeps nothing outside the database.
-"""
+"""Synchronous turns and the questions of their conversations."""
 
 from __future__ import annotations
 
-import math
 import sqlite3
-from collections.abc import Sequence
-from dataclasses import dataclass
-from hashlib import blake2b
 from typing import NamedTuple
 
-from ...store import (
+from ....store import (
     Answered,
     ClearQuestion,
     Conflict,
     Free,
     Held,
     KeepQuestion,
-    KnownRevision,
-    Nonce,
     Replayed,
     Running,
     TurnClaim,
@@ -28,6 +19,8 @@ from ...store import (
     TurnKey,
     Verdict,
 )
+from .admission import spend
+from .rows import changed, digest
 
 
 class _Turn(NamedTuple):
@@ -42,38 +35,6 @@ class _Turn(NamedTuple):
     saved: bytes | None
     question: bytes | None
     question_version: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Over:
-    """Records whose time was over when somebody looked."""
-
-    turns: Sequence[tuple[int]]
-    questions: Sequence[tuple[int]]
-    nonces: Sequence[tuple[bytes]]
-
-    def __len__(self) -> int:
-        return len(self.turns) + len(self.questions) + len(self.nonces)
-
-
-def digest(*parts: str) -> bytes:
-    """Return a short key for ids that may hold anything; lengths keep one part from running into the next."""
-    data = [part.encode() for part in parts]
-    return blake2b(b"".join(b"%d:%b" % (len(one), one) for one in data), digest_size=16).digest()
-
-
-def spend(db: sqlite3.Connection, nonce: Nonce) -> bool:
-    """Consume a nonce; True also when the same operation consumed it before."""
-    key, op = digest(nonce.key_id, nonce.value), _op_mark(nonce.op)
-    if db.execute(_SPEND, (key, math.ceil(nonce.expires_at), op)).rowcount == 1:
-        return True
-    spent_by: int = db.execute("SELECT op FROM nonces WHERE id = ?", (key,)).fetchone()[0]
-    return spent_by == op
-
-
-def probe(db: sqlite3.Connection) -> None:
-    """Change one row, so that the commit has something to write."""
-    db.execute("UPDATE probe SET count = count + 1")
 
 
 def claim_turn(db: sqlite3.Connection, claim: TurnClaim, now: float) -> Verdict:
@@ -105,23 +66,23 @@ def peek_turn(db: sqlite3.Connection, key: TurnKey, now: float) -> Running | Ans
 
 def renew_turn(db: sqlite3.Connection, key: TurnKey, epoch: int, lease_until: float, now: float) -> bool:
     """Move the end of the lease while `epoch` holds the turn."""
-    return _changed(db, _RENEW, lease_until, _turn_name(key), epoch)
+    return changed(db, _RENEW, lease_until, _turn_name(key), epoch)
 
 
 def save_turn(db: sqlite3.Connection, key: TurnKey, epoch: int, saved: bytes, now: float) -> bool:
     """Keep what the agent saved while `epoch` holds the turn."""
-    return _changed(db, _SAVE, saved, _turn_name(key), epoch)
+    return changed(db, _SAVE, saved, _turn_name(key), epoch)
 
 
 def release_turn(db: sqlite3.Connection, key: TurnKey, epoch: int, now: float) -> bool:
     """Give a turn back; no lease, rather than an ended one, is what tells this from a crash."""
-    return _changed(db, _RELEASE, _turn_name(key), epoch)
+    return changed(db, _RELEASE, _turn_name(key), epoch)
 
 
 def finish_turn(db: sqlite3.Connection, end: TurnEnd, now: float) -> bool:
     """Write the answer and the conversation's record, or recognise an end that was written before."""
     name = _turn_name(end.key)
-    if not _changed(db, _FINISH, end.reply, end.keep_until, name, end.epoch):
+    if not changed(db, _FINISH, end.reply, end.keep_until, name, end.epoch):
         known = db.execute("SELECT epoch, reply FROM turns WHERE id = ?", (name,)).fetchone()
         return bool(known == (end.epoch, end.reply))
     where = digest(end.key.listing, end.conversation_id)
@@ -134,60 +95,6 @@ def finish_turn(db: sqlite3.Connection, end: TurnEnd, now: float) -> bool:
             db.execute("DELETE FROM questions WHERE id = ? AND version = ?", (where, version))
     return True
 
-
-def register_revisions(db: sqlite3.Connection, revisions: Sequence[KnownRevision]) -> Sequence[KnownRevision]:
-    """Record all of them, or return what stands against it."""
-    known = {revision.key_id: revision for revision in known_revisions(db)}
-    against = [
-        held
-        for revision in revisions
-        if (held := known.setdefault(revision.key_id, revision))
-        and (held.fingerprint, held.listing) != (revision.fingerprint, revision.listing)
-    ]
-    if not against:
-        rows = ((one.key_id, one.listing, one.fingerprint, one.first_seen) for one in revisions)
-        db.executemany("INSERT INTO revisions VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", rows)
-    return against
-
-
-def known_revisions(db: sqlite3.Connection) -> Sequence[KnownRevision]:
-    """Return every revision, oldest first."""
-    rows = db.execute("SELECT key_id, listing, fingerprint, first_seen FROM revisions ORDER BY first_seen, key_id")
-    return [KnownRevision(*row) for row in rows]
-
-
-def forget_revision(db: sqlite3.Connection, key_id: str) -> bool:
-    """Drop a revision's record."""
-    return _changed(db, "DELETE FROM revisions WHERE key_id = ?", key_id)
-
-
-def running_turns(db: sqlite3.Connection, now: float) -> dict[str, int]:
-    """Count live leases by key id."""
-    return dict(db.execute("SELECT key_id, count(*) FROM turns WHERE lease_until > ? GROUP BY key_id", (now,)))
-
-
-def find_over(db: sqlite3.Connection, now: float, limit: int) -> Over:
-    """Look for up to `limit` records whose time is over.
-
-    Nonces have no index by time, which would double their size: they are scanned, and by a reader.
-    """
-    turns = db.execute(_TURNS_OVER, (now, now, limit)).fetchall()
-    limit -= len(turns)
-    questions = db.execute("SELECT number FROM questions WHERE keep_until <= ? LIMIT ?", (now, limit)).fetchall()
-    limit -= len(questions)
-    nonces = db.execute("SELECT id FROM nonces WHERE expires_at <= ? LIMIT ?", (now, limit)).fetchall()
-    return Over(turns, questions, nonces)
-
-
-def drop_over(db: sqlite3.Connection, over: Over, now: float) -> int:
-    """Drop those that are still over; return how many."""
-    dropped = sum(_changed(db, _DROP_TURN, now, now, number) for (number,) in over.turns)
-    dropped += sum(_changed(db, _DROP_QUESTION, now, number) for (number,) in over.questions)
-    dropped += sum(_changed(db, _DROP_NONCE, now, key) for (key,) in over.nonces)
-    return dropped
-
-
-_SPEND = "INSERT INTO nonces VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 
 _LOOK = """
 SELECT t.input_digest, t.reply, t.lease_until, t.op, t.epoch, t.attempt, t.saved, q.record, q.version
@@ -222,29 +129,9 @@ INSERT INTO questions (id, listing, conversation_id, version, keep_until, record
 ON CONFLICT (id) DO UPDATE SET version = excluded.version, keep_until = excluded.keep_until, record = excluded.record
 """
 
-_TURNS_OVER = """
-SELECT number FROM turns WHERE keep_until <= ? AND (lease_until IS NULL OR lease_until <= ?) LIMIT ?
-"""
-
-_DROP_TURN = """
-DELETE FROM turns WHERE keep_until <= ? AND (lease_until IS NULL OR lease_until <= ?) AND number = ?
-"""
-
-_DROP_QUESTION = "DELETE FROM questions WHERE keep_until <= ? AND number = ?"
-
-_DROP_NONCE = "DELETE FROM nonces WHERE expires_at <= ? AND id = ?"
-
 
 def _turn_name(key: TurnKey) -> bytes:
     return digest(key.listing, key.invocation_id, key.turn_id)
-
-
-def _op_mark(op: str) -> int:
-    return int.from_bytes(blake2b(op.encode(), digest_size=8).digest(), "big", signed=True)
-
-
-def _changed(db: sqlite3.Connection, statement: str, *values: object) -> bool:
-    return db.execute(statement, values).rowcount == 1
 
 
 def _held(turn: _Turn, epoch: int, attempt: int) -> Held:

@@ -1,4 +1,4 @@
-"""Calls to other HTTP servers; the only importer of the HTTP library.
+"""Calls to the URLs that the operator configured; the only importer of the HTTP library.
 
 The library's connection pool is used without a client around it: there are no redirects, cookies, proxies,
 environment variables or headers of the library's own to be switched off.
@@ -9,55 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import SplitResult, urlsplit
 
 import httpcore2
 
-FailureKind = Literal["connect", "timeout", "protocol", "too_large", "dropped"]
-KEEP_ALIVE_S = 4.0
-"""How long an idle connection is kept: less than the five seconds after which common servers close theirs."""
+from .outcome import FRAMING, KEEP_ALIVE_S, HttpAnswer, HttpFailed, Sending
 
-_FRAMING = frozenset({"content-length", "transfer-encoding"})
 _PORTS = {"http": 80, "https": 443}
 # The words of h11 and httpcore2 for a connection that ended before the answer did.
 _ENDED_EARLY = re.compile(r"disconnected|closed connection")
-
-
-class HttpFailed(Exception):
-    """A call got no usable answer.
-
-    `sent` says whether any of the request may have reached the peer: only when it is False may a call that
-    must not happen twice be made again. `detail` holds nothing of the URL's query, the headers or the body.
-    """
-
-    def __init__(self, kind: FailureKind, *, sent: bool, detail: str = "") -> None:
-        super().__init__(f"{kind}: {detail}" if detail else kind)
-        self.kind = kind
-        self.sent = sent
-        self.detail = detail
-
-
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
-    """A peer's answer: header names in lower case, the body as it came over the wire, never decoded."""
-
-    status: int
-    headers: tuple[tuple[str, str], ...]
-    body: bytes
-
-
-@dataclass(slots=True)
-class _Sending:
-    """Learns from the library when the first byte of a request is about to leave."""
-
-    sent: bool = False
-
-    async def trace(self, event: str, _: object) -> None:
-        if event == "http11.send_request_headers.started":
-            self.sent = True
 
 
 class PlainClient:
@@ -95,10 +56,10 @@ class PlainClient:
         `Host` and `Content-Length` added; `target`, when given, replaces the URL's path and query as it is.
         Redirects are answers like any other. A cancelled call closes its connection at once.
         """
-        sending = _Sending()
+        sending = Sending()
         try:
             request = self._request(method, url, headers or {}, body, target)
-            request.extensions["trace"] = sending.trace
+            request.extensions["trace"] = _watch(sending)
             async with asyncio.timeout(timeout_s):
                 return await self._exchange(request, max_bytes)
         except TimeoutError:
@@ -119,7 +80,7 @@ class PlainClient:
             path = parts.path or "/"
             target = (f"{path}?{parts.query}" if parts.query else path).encode("ascii")
         names = {name.lower() for name in headers}
-        if names & _FRAMING:
+        if names & FRAMING:
             raise HttpFailed("protocol", sent=False, detail="the framing headers are not the caller's to set")
         lines = [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
         if "host" not in names:
@@ -143,6 +104,16 @@ class PlainClient:
             await response.aclose()
         headers = tuple((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in response.headers)
         return HttpAnswer(response.status, headers, bytes(body))
+
+
+def _watch(sending: Sending) -> Callable[[str, object], Awaitable[None]]:
+    """Learn from the library when the first byte of a request is about to leave."""
+
+    async def trace(event: str, _: object) -> None:
+        if event == "http11.send_request_headers.started":
+            sending.sent = True
+
+    return trace
 
 
 _LIBRARY_ERRORS = (

@@ -1,0 +1,1 @@
+"""What leaves by itself: callbacks from the outbox."""
