@@ -38,6 +38,8 @@ class Log:
         self._clock = clock
         # A deque, because other threads' events come in beside this one's.
         self._unwritten: deque[str] = deque()
+        self._flushing_loop: asyncio.AbstractEventLoop | None = None
+        self._lost = 0
 
     def debug(self, event: str, **fields: Field) -> None:
         self._write("debug", event, fields)
@@ -60,6 +62,8 @@ class Log:
                 continue
             is_long = isinstance(value, str) and len(value) > MAX_FIELD_CHARS
             record[name] = value[:MAX_FIELD_CHARS] if is_long else value  # type: ignore[index]  # only a text is long
+        if self._lost:
+            record["lost_lines"] = self._lost
         self._unwritten.append(_line(record))
         try:
             loop = asyncio.get_running_loop()
@@ -67,16 +71,24 @@ class Log:
             self.flush()
         else:
             # Once per turn of the loop: a busy turn has many events.
-            if len(self._unwritten) == 1:
+            if self._flushing_loop is not loop:
+                self._flushing_loop = loop
                 loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Write what was not written yet."""
+        self._flushing_loop = None
         lines = []
         while self._unwritten:
             lines.append(self._unwritten.popleft())
-        # Resolved at each write, so that a stream replaced by its owner is honoured.
-        (self._stream or sys.stderr).write("".join(lines))
+        try:
+            # Resolved at each write, so that a stream replaced by its owner is honoured.
+            (self._stream or sys.stderr).write("".join(lines))
+        except (OSError, ValueError):
+            # A full disk, a reader that has gone, a closed stream: no caller may lose an answer over it.
+            self._lost += len(lines)
+        else:
+            self._lost = 0
 
 
 def _line(record: dict[str, Field]) -> str:

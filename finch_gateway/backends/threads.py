@@ -14,10 +14,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 BEAT_S = 0.25
 SILENT_BEATS = 4
@@ -58,14 +62,16 @@ class AgentThreads:
     @property
     def has_room(self) -> bool:
         """Whether one more piece of counted work may start; what is stuck takes up room."""
-        return self._counted + self._idle_silent_loops() < self._max_jobs
+        return self._counted + self._idle_silent_loops() + self._left_in_pools() < self._max_jobs
 
     @property
     def stuck(self) -> int:
         """How many threads do not do what they were told: abandoned work that runs on, loops that are silent."""
         late = time.monotonic() - GRACE_S
-        return sum(work.abandoned_at is not None and work.abandoned_at < late for work in self._running) + sum(
-            loop.is_silent for loop in self._loops
+        return (
+            sum(work.abandoned_at is not None and work.abandoned_at < late for work in self._running)
+            + sum(loop.is_silent for loop in self._loops)
+            + self._left_in_pools(late)
         )
 
     async def run(
@@ -137,7 +143,7 @@ class AgentThreads:
             self._current = _AgentLoop(self._name, self._max_jobs, self._gateway)
             self._loops.add(self._current)
         loop = self._current
-        work.start = _Start(loop, begin, lambda outcome: loop.answers.post(partial(self._end, work, outcome)))
+        work.start = _Start(loop, begin, work, lambda outcome: loop.answers.post(partial(self._end, work, outcome)))
         loop.requests.post(work.start.begin)
 
     async def _watch_loops(self) -> None:
@@ -162,6 +168,14 @@ class AgentThreads:
     def _works_at(self, loop: _AgentLoop) -> list[_Work]:
         return [work for work in self._running if work.start is not None and work.start.loop is loop]
 
+    def _left_in_pools(self, before: float = float("inf")) -> int:
+        """Calls that jobs gave to `asyncio.to_thread` and that run on though the job was abandoned by that time."""
+        owners = [owner for loop in self._loops for owner in loop.pool.owners()]
+        return sum(
+            owner.abandoned_at is not None and owner.abandoned_at < before and owner not in self._running
+            for owner in owners
+        )
+
     def _idle_silent_loops(self) -> int:
         """Loops blocked by something a job left behind: they hold a thread without any job of theirs."""
         return sum(1 for loop in self._loops if loop.is_silent and not self._works_at(loop))
@@ -183,13 +197,18 @@ class _Work:
 class _Start:
     """Work handed to one agent loop, which begins it unless the gateway takes it back first."""
 
-    __slots__ = ("_claimed", "_task", "_tell", "loop", "work")
+    __slots__ = ("_claimed", "_owner", "_task", "_tell", "loop", "work")
 
     def __init__(
-        self, loop: _AgentLoop, work: Callable[[], Awaitable[object]], tell: Callable[[Outcome], None]
+        self,
+        loop: _AgentLoop,
+        work: Callable[[], Awaitable[object]],
+        owner: _Work,
+        tell: Callable[[Outcome], None],
     ) -> None:
         self.loop = loop
         self.work = work
+        self._owner = owner
         self._tell = tell
         self._task: asyncio.Task[None] | None = None
         self._claimed = threading.Lock()
@@ -207,6 +226,7 @@ class _Start:
             self._task.cancel()
 
     async def _main(self) -> None:
+        _job.set(self._owner)
         try:
             outcome = Outcome(await self.work())
         except BaseException as error:  # the agent's own, whatever it is: it ends the job, not the loop
@@ -214,6 +234,36 @@ class _Start:
         tell, self._task = self._tell, None
         del self._tell, self.work
         tell(outcome)
+
+
+_job: ContextVar[_Work | None] = ContextVar("the job whose code runs", default=None)
+
+
+class _Pool(ThreadPoolExecutor):
+    """The threads behind an agent's `asyncio.to_thread`; knows which job each running call belongs to."""
+
+    def __init__(self, max_threads: int, name: str) -> None:
+        super().__init__(max_threads, thread_name_prefix=name)
+        self._calls: set[tuple[int, _Work]] = set()
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        work = _job.get()
+
+        def call() -> T:
+            if work is None:
+                return fn(*args, **kwargs)
+            mark = (threading.get_ident(), work)
+            self._calls.add(mark)
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                self._calls.discard(mark)
+
+        return super().submit(call)
+
+    def owners(self) -> list[_Work]:
+        """Return the job of each call that runs."""
+        return [work for _, work in tuple(self._calls)]
 
 
 class _Mailbox:
@@ -279,7 +329,8 @@ class _AgentLoop:
         self._loop = type(asyncio.get_running_loop())()
         self._loop.set_exception_handler(_report)
         # For `asyncio.to_thread` in agents; the pool that asyncio would make is sized by the machine's cores.
-        self._loop.set_default_executor(ThreadPoolExecutor(max_threads, thread_name_prefix=f"agent-{name}-pool"))
+        self.pool = _Pool(max_threads, f"agent-{name}-pool")
+        self._loop.set_default_executor(self.pool)
         self._mailbox = _Mailbox(self._loop)
         self.requests = _Sender(asyncio.get_running_loop(), self._mailbox)
         self.answers = _Sender(self._loop, gateway)

@@ -14,12 +14,13 @@ from urllib.parse import urlsplit
 import click
 
 from ..config import Config, ListingSettings, load
-from ..emulator.checks import CHECKS, Bench, CheckResult, run_check
+from ..emulator.checks import Bench, CheckResult, checks_for, run_check
 from ..emulator.line import SocketLine
-from ..emulator.platform import Endpoint, NoAnswer, Platform
-from ..emulator.signer import Credential, SecretUnusable, secret_bytes
+from ..emulator.platform import NoAnswer, Platform
+from ..emulator.receiver import Receiver
 from . import config_option
 from .evidence import Evidence, ListingEvidence, as_json, hash_of, write_private
+from .finch_side import SideUnusable, endpoint_of, receiver_address, receiver_for
 from .gateway_process import GatewayNotStarted, run_orderly, running_gateway
 from .screen import heed_no_color, mark, ticking
 
@@ -39,6 +40,8 @@ class Wanted:
 
     config_file: Path | None
     base_url: str
+    receiver_url: str
+    receiver_listen: str
     listing: str
     deadline_s: float
     is_quiet: bool
@@ -47,6 +50,18 @@ class Wanted:
 @click.command("contract-test")
 @config_option
 @click.option("--base-url", default="", help="A gateway that runs already, as Finch reaches it; else one is started.")
+@click.option(
+    "--receiver-url",
+    default="",
+    metavar="URL",
+    help="What callback URLs begin with: how the gateway reaches this tester, paths unchanged.",
+)
+@click.option(
+    "--receiver-listen",
+    default="",
+    metavar="HOST:PORT",
+    help="Where the tester listens for what --receiver-url leads to; a URL of 127.0.0.1 names it already.",
+)
 @click.option("--listing", default="", metavar="NAME", help="Test this listing only.")
 @click.option(
     "--deadline",
@@ -55,7 +70,7 @@ class Wanted:
     show_default=True,
     metavar="SECONDS",
     type=click.FloatRange(1, 3600),
-    help="How long the agent may take for a turn.",
+    help="How long the agent may take for a turn or a task.",
 )
 @click.option("--json", "is_json", is_flag=True, help="Print the evidence as JSON.")
 @click.option("--evidence", "evidence_file", type=click.Path(path_type=Path), help="Write the evidence to this file.")
@@ -64,6 +79,8 @@ def command(
     ctx: click.Context,
     config_file: Path | None,
     base_url: str,
+    receiver_url: str,
+    receiver_listen: str,
     listing: str,
     deadline_s: float,
     is_json: bool,
@@ -72,13 +89,20 @@ def command(
     """Play Finch's connection test against each listing of the configuration.
 
     First the path Finch walks: signed health, then one contract-test turn. Then everything the listing must
-    refuse, and the attempts of one turn that must get one answer. The agent runs for two turns. The evidence
-    holds no secret, signature or text, and is bound to the configuration's SHA-256.
+    refuse, and the attempts of one turn that must get one answer. The agent runs for two turns.
+
+    Where the listing takes tasks: one is followed to its end by signed callbacks, others are canceled and left to
+    expire. The agent runs for up to three. Callbacks need a way here: --receiver-url, or an [outbound] table that
+    lets the gateway call 127.0.0.1; without one, polling stands in and the summary says where.
+
+    The evidence holds no secret, signature or text, and is bound to the configuration's SHA-256.
 
     Exits with 0 when every check passed, 1 when one failed, 2 when the test could not run.
     """
     heed_no_color(ctx)
-    evidence = run_orderly(_test(Wanted(config_file, base_url, listing, deadline_s, is_json)))
+    evidence = run_orderly(
+        _test(Wanted(config_file, base_url, receiver_url, receiver_listen, listing, deadline_s, is_json))
+    )
     if is_json:
         click.echo(as_json(evidence))
     else:
@@ -93,9 +117,14 @@ async def _test(wanted: Wanted) -> Evidence:
     config = load(wanted.config_file, environ)
     listings = _chosen(config, wanted.listing)
     started_at, sha256 = datetime.now(UTC), hash_of(config.file)
-    async with _target(config, wanted, environ) as (base_url, base_path):
-        tested = [await _test_listing(config, listing, base_url, base_path, wanted) for listing in listings]
-    return Evidence(config.file, sha256, base_url + base_path, started_at, tuple(tested))
+    async with _receiving(config, listings, wanted) as receiver, _target(config, wanted, environ) as (base_url, path):
+        # The neighbour of a listing is any other: a task must not be seen from there (wire 1.12).
+        platforms = {listing.name: _platform(config, listing, base_url, path) for listing in config.listings}
+        tested = [
+            await _test_listing(listing, _bench(config, listing, platforms, receiver, wanted), base_url, wanted)
+            for listing in listings
+        ]
+    return Evidence(config.file, sha256, base_url + path, started_at, tuple(tested))
 
 
 def _chosen(config: Config, name: str) -> tuple[ListingSettings, ...]:
@@ -123,22 +152,67 @@ async def _target(config: Config, wanted: Wanted, environ: dict[str, str]) -> As
         raise CannotRun(str(error)) from error
 
 
-async def _test_listing(
-    config: Config, listing: ListingSettings, base_url: str, base_path: str, wanted: Wanted
-) -> ListingEvidence:
-    endpoint = _endpoint(config, listing, base_path)
+@asynccontextmanager
+async def _receiving(
+    config: Config, listings: tuple[ListingSettings, ...], wanted: Wanted
+) -> AsyncIterator[Receiver | None]:
+    """Listen for callbacks while the block runs, where a listing takes tasks and its callbacks can arrive."""
+    with_tasks = [listing for listing in listings if "task" in listing.modes]
     try:
-        platform = Platform(endpoint, SocketLine(base_url))
-        await platform.health()
+        address = receiver_address(config, wanted.base_url, wanted.receiver_url, wanted.receiver_listen)
+        receiver = receiver_for(with_tasks, address) if with_tasks and address else None
+    except SideUnusable as error:
+        raise CannotRun(str(error)) from error
+    if receiver is None:
+        yield None
+        return
+    try:
+        await receiver.start()
+    except OSError as error:
+        raise CannotRun(f"--receiver-listen: cannot be listened on: {os.strerror(error.errno or 0)}") from error
+    try:
+        yield receiver
+    finally:
+        await receiver.stop()
+
+
+def _platform(config: Config, listing: ListingSettings, base_url: str, base_path: str) -> Platform:
+    try:
+        return Platform(endpoint_of(config, listing, base_path), SocketLine(base_url))
+    except SideUnusable as error:
+        raise CannotRun(str(error)) from error
     except ValueError as error:
         raise CannotRun(f"--base-url: {error}") from error
+
+
+def _bench(
+    config: Config,
+    listing: ListingSettings,
+    platforms: dict[str, Platform],
+    receiver: Receiver | None,
+    wanted: Wanted,
+) -> Bench:
+    neighbour = next((platform for name, platform in platforms.items() if name != listing.name), None)
+    return Bench(
+        platforms[listing.name],
+        wanted.deadline_s,
+        config.server.max_body_bytes,
+        listing.modes,
+        receiver=receiver,
+        neighbour=neighbour,
+    )
+
+
+async def _test_listing(listing: ListingSettings, bench: Bench, base_url: str, wanted: Wanted) -> ListingEvidence:
+    endpoint = bench.platform.endpoint
+    try:
+        await bench.platform.health()
     except NoAnswer as error:
         raise CannotRun(f"{base_url}: {error}") from error
     if not wanted.is_quiet:
         click.echo(click.style(f"\n{listing.name}", bold=True) + f"  {listing.wire_protocol} at {endpoint.mount}")
-    bench = Bench(platform, wanted.deadline_s, config.server.max_body_bytes, listing.modes)
     results = []
-    for check in CHECKS:
+    for check in checks_for(listing.modes):
         async with ticking(check.name):
             result = await run_check(check, bench)
         results.append(result)
@@ -146,25 +220,6 @@ async def _test_listing(
             _print_result(result)
     return ListingEvidence(
         listing.name, listing.wire_protocol, endpoint.mount, endpoint.credential.key_id, tuple(results)
-    )
-
-
-def _endpoint(config: Config, listing: ListingSettings, base_path: str) -> Endpoint:
-    current = next(credential for credential in listing.credentials if credential.state == "current")
-    try:
-        secret = secret_bytes(current.request_secret, listing.wire_protocol)
-    except SecretUnusable as error:
-        raise CannotRun(f"listings.{listing.name}.credentials: {error}") from error
-    return Endpoint(
-        name=listing.name,
-        wire_protocol=listing.wire_protocol,
-        credential=Credential(current.key_id, secret),
-        mount=base_path + listing.mount,
-        health_path=listing.paths.health,
-        invoke_path=listing.paths.invoke,
-        # A base URL with a path is the public one: what is signed is then what is sent (wire 1.2).
-        public_prefix="" if base_path else config.server.public_prefix,
-        service_version_id=current.service_version_id,
     )
 
 
@@ -189,6 +244,9 @@ def _print_summary(evidence: Evidence) -> None:
         passed = len(listing.results) - len(failed)
         words = "all checks passed" if listing.ok else f"failed: {', '.join(failed)}"
         click.echo(f"{mark(listing.ok)} {listing.name}: {passed} of {len(listing.results)}, {words}")
+        if listing.fell_back:
+            click.echo(f"  by polling, as nothing can reach this tester: {', '.join(listing.fell_back)}")
+            click.echo("  --receiver-url URL names the way here, and lets callbacks be tested")
 
 
 def _keep(evidence: Evidence, file: Path, *, is_quiet: bool) -> None:

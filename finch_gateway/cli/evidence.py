@@ -29,6 +29,11 @@ class ListingEvidence:
     def ok(self) -> bool:
         return all(result.ok for result in self.results)
 
+    @property
+    def fell_back(self) -> tuple[str, ...]:
+        """The checks in which polling stood in for callbacks."""
+        return tuple(result.name for result in self.results if result.fell_back)
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -70,6 +75,7 @@ def _listing(listing: ListingEvidence) -> dict[str, Any]:
         "mount": listing.mount,
         "key_id": listing.key_id,
         "ok": listing.ok,
+        "by_polling": list(listing.fell_back),
         "checks": _checks(listing.results),
     }
 

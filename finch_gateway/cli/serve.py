@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,6 +73,15 @@ def _serve_alone(loaded: Loaded, log: Log, captures: int, parser: Parser) -> Non
         )
     )
     log.info("server.stopped")
+    _leave_stuck_threads()
+
+
+def _leave_stuck_threads() -> None:
+    """End the process at once when a thread is left: the interpreter waits for an agent's pool, daemons or not."""
+    if threading.active_count() > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _serve_with_workers(loaded: Loaded, log: Log, count: int, captures: int, parser: Parser) -> int:

@@ -98,13 +98,21 @@ class Receiver:
         return self._base_url or f"http://{self._host}:{self._port}"
 
     async def __aenter__(self) -> Receiver:
-        self._server = await asyncio.start_server(self._connected, self._host, self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
+        await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Listen; raise `OSError` where that cannot be done."""
+        self._server = await asyncio.start_server(self._connected, self._host, self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Stop listening and break off whatever is under way."""
         if self._server is not None:
             self._server.close()
         for connection in self._connections:

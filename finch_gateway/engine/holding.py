@@ -49,7 +49,7 @@ class Holdings:
         self._lease_s = lease_s
         self._log = log
         self._clock = clock
-        self._held: set[HeldTurn] = set()
+        self._held: dict[TurnKey, HeldTurn] = {}
         self._unsettled: dict[TurnKey, _Unsettled] = {}
         self._listeners: dict[TurnKey, set[asyncio.Future[None]]] = {}
         # The loop itself keeps only weak references to its tasks.
@@ -73,7 +73,7 @@ class Holdings:
         except TimeoutError:
             self._log.warning("drain.grace_over", running=len(self._held))
         self.interrupting = True
-        for turn in list(self._held):
+        for turn in list(self._held.values()):
             turn.stop(Interrupted.DRAIN)
 
     async def close(self) -> None:
@@ -84,13 +84,18 @@ class Holdings:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def hold(self, turn: HeldTurn) -> None:
-        self._held.add(turn)
+        self._held[turn.key] = turn
         if self.interrupting:
             turn.stop(Interrupted.DRAIN)
 
     def drop(self, turn: HeldTurn) -> None:
-        self._held.discard(turn)
+        if self._held.get(turn.key) is turn:
+            del self._held[turn.key]
         self._released.set()
+
+    def holds(self, key: TurnKey) -> bool:
+        """Say whether this process runs the turn, whatever became of its lease."""
+        return key in self._held
 
     def unsettled(self, key: TurnKey) -> TurnEnd | None:
         """Return the answer this process has for a turn and could not store yet."""
@@ -174,7 +179,7 @@ class Holdings:
         interval_s = self._lease_s / BEATS_PER_LEASE
         while True:
             await asyncio.sleep(min(interval_s, STORE_RETRY_S))
-            due = [turn for turn in self._held if self._clock() - turn.renewed_at >= interval_s]
+            due = [turn for turn in self._held.values() if self._clock() - turn.renewed_at >= interval_s]
             if due:
                 await asyncio.gather(*(self._renew(turn) for turn in due))
 

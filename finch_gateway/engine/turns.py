@@ -72,7 +72,9 @@ class TurnEngine:
     async def _claim_and_run(self, attempt: Attempt, nonce: Nonce | None) -> bytes | None:
         """Return the stored answer, or run the turn; None while another attempt holds it."""
         # The slot is taken before the claim, so that a turn once claimed can start. A waiting repeat has none.
-        slot = attempt.revision.state == "current" and attempt.agent.take_slot()
+        # Where this process still runs the turn, a lease that ended in an outage of the store is no crash.
+        runs_here = self.holdings.holds(attempt.key)
+        slot = attempt.revision.state == "current" and not runs_here and attempt.agent.take_slot()
         verdict: Verdict | None = None
         try:
             verdict = await self._claim(attempt, nonce, may_start=slot)
@@ -91,6 +93,8 @@ class TurnEngine:
                 raise Refusal("auth_failed", reason="nonce_replayed")
             case Conflict():
                 raise Refusal("idempotency_conflict")
+            case Free() if runs_here:
+                return None
             case Free():
                 if attempt.revision.state == "retiring":
                     raise Refusal("auth_failed", reason="key_retiring")
@@ -130,6 +134,6 @@ class TurnEngine:
             if isinstance(seen, Answered):
                 self._log.info("turn.repeated", waited_s=round(self._clock() - attempt.began, 3), **attempt.ids)
                 return seen.reply
-            if isinstance(seen, Free):
+            if isinstance(seen, Free) and not self.holdings.holds(attempt.key):
                 return None
         raise Refusal("unavailable", reason="turn_still_running", retry_after_s=1)

@@ -301,7 +301,7 @@ def read_quantity(quantity: int | float | str | None) -> str:
             raise _invalid("quantity is out of range")
     except (InvalidOperation, ValueError) as error:
         raise _invalid("quantity must be a number or a decimal string") from error
-    plain = f"{number:f}"
+    plain = f"{abs(number):f}"  # zero has a sign, too
     return plain.rstrip("0").rstrip(".") if "." in plain else plain
 
 

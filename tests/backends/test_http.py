@@ -397,7 +397,7 @@ async def test_a_wrong_option_is_one_line_that_names_it_without_its_value(
 async def test_a_mode_it_does_not_declare_is_refused_before_anything_is_sent(service: Service) -> None:
     async with backend_on(service.url) as backend:
         with pytest.raises(AgentServiceFailed, match="does not serve this mode"):
-            await backend.run(make_job(mode="task"))
+            await backend.run(make_job(mode="direct"))
     assert service.received == []
 
 

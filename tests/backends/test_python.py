@@ -544,7 +544,7 @@ async def test_a_health_that_hangs_is_asked_once_and_takes_no_jobs_place(start: 
 async def test_a_mode_it_does_not_declare_is_refused(start: Start) -> None:
     backend = await start("async def run(job): return 'x'")
     with pytest.raises(AgentFailed, match="does not serve this mode"):
-        await backend.run(make_job(mode="task"))
+        await backend.run(make_job(mode="direct"))
 
 
 async def test_the_example_agent_answers_asks_and_fails(monkeypatch: pytest.MonkeyPatch) -> None:

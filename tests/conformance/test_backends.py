@@ -155,8 +155,18 @@ async def respond(send: Callable[[Message], Any], status: int, body: bytes) -> N
 
 
 CASES = [
-    Case("python", PythonBackend, Supports(questions=True, progress=True, cancel=True), python_agent),
-    Case("http", HttpBackend, Supports(questions=True, cancel=True), http_agent),
+    Case(
+        "python",
+        PythonBackend,
+        Supports(modes=frozenset({"conversation_turn", "task"}), questions=True, progress=True, cancel=True),
+        python_agent,
+    ),
+    Case(
+        "http",
+        HttpBackend,
+        Supports(modes=frozenset({"conversation_turn", "task"}), questions=True, cancel=True),
+        http_agent,
+    ),
 ]
 
 
@@ -229,6 +239,7 @@ async def test_asks_and_resumes_in_another_process_from_what_was_stored(running:
     }
     (running.folder / "stored.json").write_text(json.dumps(stored))
     program = [sys.executable, __file__, str(running.folder / "stored.json")]
+    environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
     finished = await asyncio.create_subprocess_exec(*program, stdout=subprocess.PIPE, env=environment)
     output, _ = await asyncio.wait_for(finished.communicate(), 30)
     assert json.loads(output) == "bleu\u2028é, seen ask"

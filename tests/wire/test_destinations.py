@@ -96,11 +96,15 @@ def test_a_number_in_disguise_is_refused_even_where_it_is_public(host: str) -> N
     example..com .example.com example.com. -a.example.com a-.example.com ex%61mple.com exam!ple.com *.example.com
     example.com:443: example.com: example.com:0 example.com:0443 example.com:65536 example.com:99999 example.com:443a
     example.com:+443 user@example.com user:secret@example.com @example.com example.com@127.0.0.1 example.com%00.test
-    """)
-
+    """),
 )
 def test_a_host_that_is_no_public_name_is_refused(host: str) -> None:
     assert "secret" not in reason(f"https://{host}/path")
+
+
+@pytest.mark.parametrize("host", ["", "a" * 64 + ".example.com", ".".join(["a" * 50] * 6)])
+def test_an_empty_or_over_long_host_is_refused(host: str) -> None:
+    assert reason(f"https://{host}/path")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ class Bench:
     modes: tuple[str, ...] = ("conversation_turn",)
     receiver: Receiver | None = None
     neighbour: Platform | None = None
-    patience: Patience = Patience()
+    patience: Patience = field(default_factory=Patience)
     repeated: tuple[Call, Exchange] | None = None
     walked: FollowedTask | None = None
     doubled: FollowedTask | None = None

@@ -139,7 +139,7 @@ TASK_DOOR_CHECKS = (
     Check("another listing's key", ("1.6", "1.12"), f"{_REFUSED}; at its own listing the 404 of no task", _strangers),
     Check("unsigned task calls", ("1.5", "2.1"), _REFUSED, _unsigned),
     Check("replayed task calls", ("1.7",), _REFUSED, _replayed),
-    Check("clock too far off on task calls", ("1.4",), _REFUSED, _skewed),
+    Check("task calls off the clock", ("1.4",), _REFUSED, _skewed),
     Check("task bodies that are no JSON", ("2.3",), "400 body_invalid; 404 where there is no task", _bad_bodies),
     Check("wrong method on a task", ("2.1", "2.3"), "405 method_not_allowed, signed", _methods),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib import resources
@@ -50,12 +51,33 @@ class Script:
 
 
 def _read(name: str) -> str:
-    return (resources.files(__package__) / "lua" / f"{name}.lua").read_text("utf-8")
+    """Return a file's Lua without its comments."""
+    return re.sub(r"\s*--.*", "", (resources.files(__package__) / "lua" / f"{name}.lua").read_text("utf-8")).strip()
+
+
+def _definitions(part: str) -> list[tuple[re.Pattern[str], str]]:
+    """Return what a part defines, in order: a pattern that finds its use, and its text."""
+    found = []
+    for text in re.split(r"\s+(?=^local )", _read(f"parts/{part}"), flags=re.MULTILINE):
+        function, values = _DEFINES.match(text).groups()  # type: ignore[union-attr]  # a part holds nothing else
+        names = re.findall(r"\w+", function or values)
+        found.append((re.compile(rf"\b(?:{'|'.join(names)})\b"), text))
+    return found
+
+
+_DEFINES = re.compile(r"local (?:function (\w+)|([\w,\s]+?)(?: =|$))")
+_PARTS = {part: _definitions(part) for part in ("step", "nonce", "turn", "task", "outbox", "revision")}
 
 
 def _script(name: str, *parts: str) -> Script:
-    """Read a script and what it builds on."""
-    source = "".join(_read(f"parts/{part}") for part in ("step", *parts)) + _read(name)
+    """Read a script and what it uses of the parts it builds on.
+
+    Only that, since each definition costs the server time in every call: all of them, as much as the work itself.
+    """
+    source = _read(name)
+    for used, text in reversed([one for part in ("step", *parts) for one in _PARTS[part]]):
+        if used.search(source):
+            source = f"{text}\n{source}"
     # The server names scripts by SHA-1; nothing rests on it.
     sha = sha1(source.encode(), usedforsecurity=False).hexdigest()
     return Script(source, sha, word(b"EVALSHA") + word(sha.encode()) + word(b"1"))

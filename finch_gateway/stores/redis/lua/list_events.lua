@@ -38,10 +38,10 @@ end)
 local rows = {}
 for i = 1, math.min(#found, limit) do
   local task_id, event = unpack(found[i])
-  local head = read_head(task_id)
+  local listing = (read_head(task_id) or {''})[LISTING]
   local body = unpack(cmsgpack.unpack(redis.call('HGET', outbox_key(task_id), event[SEQUENCE])))
   rows[i] = {
-    task_id, event[SEQUENCE], head[LISTING], event[HOST], event[ATTEMPTS], digits(event[WRITTEN]), digits(event[DUE]),
+    task_id, event[SEQUENCE], listing, event[HOST], event[ATTEMPTS], digits(event[WRITTEN]), digits(event[DUE]),
     event[DEAD] and 1 or 0, event[DEAD] or '', body,
   }
 end

@@ -13,4 +13,5 @@ for _, entry in ipairs(ended) do
   redis.call('ZREM', MADE_ENDED .. listing, id)
   redis.call('ZREM', ENDED_UNTIL, entry)
 end
+rank_hosts()
 return leases + #ended

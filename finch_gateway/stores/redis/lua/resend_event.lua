@@ -7,4 +7,5 @@ redis.call('ZREM', DEAD_LETTERS, event_entry(id, event))
 redis.call('ZADD', LIVE, now, event_entry(id, event))
 event[ATTEMPTS], event[WRITTEN], event[DUE], event[DEAD] = 0, now, now, false
 write_queue(id, queue)
+rank_hosts()
 return 1

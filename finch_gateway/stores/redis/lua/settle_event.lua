@@ -19,5 +19,6 @@ else
   redis.call('ZADD', DEAD_LETTERS, event[WRITTEN], event_entry(id, event))
 end
 write_queue(id, queue)
+rank_hosts()
 if noted then redis.call('HSET', claims_key(op), id, sequence) end
 return 1

@@ -1,16 +1,18 @@
 -- A task's undelivered events are one hash: 'q', the packed queue below, and under each sequence the packed body,
 -- URL and callback key id, which never change. Without events there is no hash.
 --
--- The queue is {host the task stands under in the index or false, event, event …}, oldest event first. An event:
+-- The queue is {host the task stands under in the indexes or false, event, event …}, oldest event first. An event:
 --   CLAIM        the operation that delivers it, or false; its claim ends at CLAIM_UNTIL
 --   DEAD         why it was given up, or false while it is live
 local SEQUENCE, HOST, REPLACEABLE, ATTEMPTS, WRITTEN, DUE, CLAIM, CLAIM_UNTIL, DEAD = 1, 2, 3, 4, 5, 6, 7, 8, 9
 local FIRST = 2
 
-local DUE_AT = tag .. 'due:'       -- tasks with a live event to a host, by when the next one may be claimed
-local HOSTS = tag .. 'hosts'       -- hosts, by the first instant in their index
-local LIVE = tag .. 'live'         -- live events, by when they were written
-local DEAD_LETTERS = tag .. 'dead' -- events that were given up
+-- The indexes over events; the names of those that are kept per host end with it.
+local DUE_AT = tag .. 'due:'            -- tasks whose next event goes to a host, by when it is due
+local CLAIMED_UNTIL = tag .. 'claimed:' -- tasks of which an event is claimed, by their claim's end
+local HOSTS = tag .. 'hosts'            -- hosts, by the first instant in those two
+local LIVE = tag .. 'live'              -- live events, by when they were written
+local DEAD_LETTERS = tag .. 'dead'      -- events that were given up
 
 local function outbox_key(id)
   return tag .. 'o' .. id
@@ -57,25 +59,37 @@ local function find_event(queue, sequence)
   end
 end
 
--- The hosts' own index follows the first entry of each host's.
-local function rank_host(host)
-  local first = redis.call('ZRANGE', DUE_AT .. host, 0, 0, 'WITHSCORES')
-  if first[2] then redis.call('ZADD', HOSTS, first[2], host) else redis.call('ZREM', HOSTS, host) end
+-- The hosts whose indexes this step touched. It ends with `rank_hosts`, which lets the hosts' own index follow.
+local touched = {}
+
+local function rank_hosts()
+  for host in pairs(touched) do
+    local due = redis.call('ZRANGE', DUE_AT .. host, 0, 0, 'WITHSCORES')[2]
+    local claimed = redis.call('ZRANGE', CLAIMED_UNTIL .. host, 0, 0, 'WITHSCORES')[2]
+    if due and claimed and tonumber(claimed) < tonumber(due) then due = claimed end
+    local first = due or claimed
+    if first then redis.call('ZADD', HOSTS, first, host) else redis.call('ZREM', HOSTS, host) end
+  end
+end
+
+local function displace(id, host)
+  redis.call('ZREM', DUE_AT .. host, id)
+  redis.call('ZREM', CLAIMED_UNTIL .. host, id)
+  touched[host] = true
 end
 
 -- Put the task under its next event's host and instant.
 local function place_queue(id, queue)
-  local event, stands_under = head_event(queue), queue[1]
-  local host = event and event[HOST]
-  if stands_under and stands_under ~= host then
-    redis.call('ZREM', DUE_AT .. stands_under, id)
-    rank_host(stands_under)
+  local event = head_event(queue)
+  if queue[1] then displace(id, queue[1]) end
+  queue[1] = event and event[HOST] or false
+  if not event then return end
+  if event[CLAIM] then
+    redis.call('ZADD', CLAIMED_UNTIL .. event[HOST], event[CLAIM_UNTIL], id)
+  else
+    redis.call('ZADD', DUE_AT .. event[HOST], event[DUE], id)
   end
-  queue[1] = host or false
-  if event then
-    redis.call('ZADD', DUE_AT .. host, event[CLAIM] and event[CLAIM_UNTIL] or event[DUE], id)
-    rank_host(host)
-  end
+  touched[event[HOST]] = true
 end
 
 local function write_queue(id, queue)
@@ -111,6 +125,7 @@ local function publish(id, told, is_final, now)
   redis.call('HSET', outbox_key(id), sequence, cmsgpack.pack({body, url, callback_key_id}))
   redis.call('ZADD', LIVE, now, event_entry(id, event))
   write_queue(id, queue)
+  rank_hosts()
 end
 
 -- Drop all events of a task.

@@ -1,0 +1,1 @@
+"""A gateway that is killed at chosen points, again and again, and what must hold afterwards."""
