@@ -613,14 +613,17 @@ class TestConnections:
             await read_request(reader)
             seen += 1
 
-        async def frozen(host: str) -> Sequence[Address]:
-            await asyncio.sleep(0)
-            time.sleep(0.3)  # as a process that is stopped and continued
-            return [ipaddress.ip_address("127.0.0.1")]
+        class Frozen(Dialler):
+            async def dial(self, destination: Destination) -> line.Line:
+                made = await super().dial(destination)
+                time.sleep(0.3)  # as a process that is stopped and continued
+                return made
 
-        async with peer(handle) as one, client(frozen) as caller:  # type: ignore[arg-type]
+        async with peer(handle) as one:
+            caller = GuardedClient(Frozen(LOCAL, look_up=Resolver("127.0.0.1")))
             assert await failure(post(caller, f"http://a.test:{one.port}/", timeout_s=0.2)) == ("timeout", False)
             await asyncio.sleep(0.05)
+            await caller.close()
         assert seen == 0
 
     @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])

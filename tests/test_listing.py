@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from finch_gateway.config import load
+from finch_gateway.config import PathSettings, load
 from finch_gateway.errors import ConfigError
-from finch_gateway.config import PathSettings
 from finch_gateway.listing import build_listings, load_all, read_all
 from finch_gateway.wire.signing import SigningKey
 

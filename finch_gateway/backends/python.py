@@ -11,8 +11,9 @@ from typing import Any
 
 from ..backend import Backend, BackendEnv, Health, Supports
 from ..job import Asked, Job, JobFailed, JobPort, NeedInput, Question, Reply
+from .agent_loop import Outcome
 from .target import Agent, Entry, load_agent
-from .threads import AgentThreads, Outcome
+from .threads import AgentThreads
 
 
 class AgentFailed(Exception):

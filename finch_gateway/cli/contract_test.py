@@ -117,6 +117,7 @@ async def _test(wanted: Wanted) -> Evidence:
     config = load(wanted.config_file, environ)
     listings = _chosen(config, wanted.listing)
     started_at, sha256 = datetime.now(UTC), hash_of(config.file)
+    _check_base_url(wanted.base_url)
     async with _receiving(config, listings, wanted) as receiver, _target(config, wanted, environ) as (base_url, path):
         # The neighbour of a listing is any other: a task must not be seen from there (wire 1.12).
         platforms = {listing.name: _platform(config, listing, base_url, path) for listing in config.listings}
@@ -135,14 +136,18 @@ def _chosen(config: Config, name: str) -> tuple[ListingSettings, ...]:
     return chosen
 
 
+def _check_base_url(base_url: str) -> None:
+    try:
+        urlsplit(base_url)
+    except ValueError as error:
+        raise CannotRun("--base-url: is malformed") from error
+
+
 @asynccontextmanager
 async def _target(config: Config, wanted: Wanted, environ: dict[str, str]) -> AsyncIterator[tuple[str, str]]:
     """Yield the base URL without its path, and the path: those of a gateway that runs or is started here."""
     if wanted.base_url:
-        try:
-            parts = urlsplit(wanted.base_url)
-        except ValueError as error:
-            raise CannotRun("--base-url: is malformed") from error
+        parts = urlsplit(wanted.base_url)
         yield f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
         return
     try:

@@ -29,12 +29,13 @@ _MIN_POLL_AFTER_S = 0.05
 class Patience:
     """How long Finch's side waits, in seconds.
 
-    `grace_s`: how much later than its deadline a task's end, or than an end its callback, may be seen.
-    `recovery_s`: how long no callback may come before Finch polls. `max_poll_after_s`: a provider may ask for an
-    hour between polls; whoever tests it has no hour.
+    `grace_s`: how much later than its deadline a task's end may be seen. `callback_s`: how much later than an end
+    its callback may come. `recovery_s`: how long no callback may come before Finch polls. `max_poll_after_s`: a
+    provider may ask for an hour between polls; whoever tests it has no hour.
     """
 
     grace_s: float = 10.0
+    callback_s: float = 10.0
     recovery_s: float = 5.0
     max_poll_after_s: float = 1.0
 
@@ -134,11 +135,11 @@ class FollowedTask:
         return self.end
 
     async def end_by_callback(self, more_s: float = 0.0) -> bool:
-        """Wait for the callback of the end, without a poll; False when it did not come in time, or cannot."""
+        """Wait `callback_s` and `more_s` for the callback of the end; False when it did not come, or cannot."""
         timeline = self.timeline
         if timeline is None:
             return False
-        return await timeline.until(lambda: timeline.is_ended, more_s + self.patience.grace_s)
+        return await timeline.until(lambda: timeline.is_ended, more_s + self.patience.callback_s)
 
     async def cancel(self) -> Exchange:
         """Cancel the task; an answer of 200 is its end."""

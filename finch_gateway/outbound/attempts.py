@@ -110,7 +110,7 @@ class Attempts:
         try:
             destination = read_destination(delivery.url, self._rules)
         except DestinationRefused as error:
-            return Impossible(error.reason)
+            return Impossible(f"the callback URL {error.reason}")
         # Over the same body, each attempt has its own timestamp and nonce (wire 7.5).
         signature = answer_headers(
             signer.key,

@@ -22,6 +22,8 @@ __all__ = ["CallbackClient", "CallbackDelivery", "CallbackSettings", "CallbackSi
 WAKE_SPACING_S = 0.01
 """The least time between two looks at the outbox, however often it is woken."""
 
+DRAIN_LOOK_S = 0.02
+
 
 @dataclass(frozen=True, slots=True)
 class CallbackSettings:
@@ -88,13 +90,15 @@ class CallbackDelivery:
         self._news.set()
 
     async def drain(self, grace_s: float) -> None:
-        """Begin no attempt any more, and let those under way end within `grace_s`."""
+        """Deliver what is due, then begin no attempt any more and let those under way end, each for half the time."""
+        until = asyncio.get_running_loop().time() + grace_s
+        await self._empty(until - grace_s / 2)
         await self._stop_watching()
         running = [task for _, task in self._lanes.values()]
         for lane, _ in self._lanes.values():
             lane.retire()
         if running:
-            await asyncio.wait(running, timeout=grace_s)
+            await asyncio.wait(running, timeout=max(0.0, until - asyncio.get_running_loop().time()))
 
     async def close(self) -> None:
         """Stop; what an attempt under way leaves open is due again once its claim has ended."""
@@ -103,6 +107,17 @@ class CallbackDelivery:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+    async def _empty(self, until: float) -> None:
+        while asyncio.get_running_loop().time() < until:
+            try:
+                hosts = await self._store.due_hosts(self._clock())
+            except StoreUnavailable:
+                return
+            self._serve(hosts)
+            if not hosts and all(lane.is_idle for lane, _ in self._lanes.values()):
+                return
+            await asyncio.sleep(DRAIN_LOOK_S)
 
     async def _stop_watching(self) -> None:
         if self._watcher is not None:

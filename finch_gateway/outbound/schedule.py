@@ -133,6 +133,7 @@ class Pace:
 
     PER_S = 5.0
     GROWTH = 0.025
+    BURST_S = 0.05
 
     def __init__(self, now: float) -> None:
         self._through = 0
@@ -142,8 +143,9 @@ class Pace:
     def allowed(self, now: float) -> int:
         """Return how many may go now; `now` is in seconds of any steady clock."""
         rate = self.PER_S + self.GROWTH * self._through
-        if self._allowance < 1:
-            self._allowance = min(1.0, self._allowance + max(0.0, now - self._at) * rate)
+        most = max(1.0, self.BURST_S * rate)
+        if self._allowance < most:
+            self._allowance = min(most, self._allowance + max(0.0, now - self._at) * rate)
         self._at = now
         return int(self._allowance)
 

@@ -76,7 +76,7 @@ _METADATA: Final = frozenset(
 
 
 class DestinationRefused(Exception):
-    """A URL must not, or cannot, be called; `reason` is a safe sentence that repeats nothing of it but the host."""
+    """A URL must not, or cannot, be called; `reason` reads on from the URL's name and repeats nothing of it."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -157,14 +157,14 @@ def read_destination(url: str, rules: OutboundRules) -> Destination:
     The path and query keep every byte. What can't be sent as it stands is refused, not repaired.
     """
     if len(url) > MAX_URL_CHARS:
-        raise DestinationRefused(f"the URL is longer than {MAX_URL_CHARS} characters")
+        raise DestinationRefused(f"is longer than {MAX_URL_CHARS} characters")
     if not _VISIBLE.fullmatch(url) or "\\" in url:
-        raise DestinationRefused("the URL holds characters that must be percent-encoded")
+        raise DestinationRefused("holds characters that must be percent-encoded")
     if "#" in url:
-        raise DestinationRefused("the URL has a fragment")
+        raise DestinationRefused("has a fragment")
     parts = _URL.fullmatch(url)
     if parts is None:
-        raise DestinationRefused("the URL is not an absolute https URL")
+        raise DestinationRefused("is not an absolute https URL")
     scheme, authority, rest = parts[1].lower(), parts[2], parts[3]
     host, port, address = _read_authority(scheme, authority)
     _check(scheme, host, port, address, rules)
@@ -175,13 +175,13 @@ def read_destination(url: str, rules: OutboundRules) -> Destination:
 
 def _read_authority(scheme: str, authority: str) -> tuple[str, int, Address | None]:
     if "@" in authority:
-        raise DestinationRefused("the URL holds a user name or password")
+        raise DestinationRefused("holds a user name or password")
     parts = _AUTHORITY.fullmatch(authority)
     if parts is None:
-        raise DestinationRefused("the URL's host or port is malformed")
+        raise DestinationRefused("has a malformed host or port")
     port = int(parts[2]) if parts[2] else _PORTS[scheme]
     if port > 65_535:
-        raise DestinationRefused("the URL's port is out of range")
+        raise DestinationRefused("has a port out of range")
     host, address = _read_host(parts[1].lower())
     return host, port, address
 
@@ -191,9 +191,9 @@ def _read_host(text: str) -> tuple[str, Address | None]:
         try:
             six = IPv6Address(text[1:-1])
         except ValueError:
-            raise DestinationRefused("the URL's host is not an IPv6 address") from None
+            raise DestinationRefused("has a host in brackets that is not an IPv6 address") from None
         if six.scope_id is not None:
-            raise DestinationRefused("the URL's host has a zone")
+            raise DestinationRefused("has a host with a zone")
         return str(six), six
     labels = text.split(".")
     # The empty last label of `127.1.` must not hide the number.
@@ -201,26 +201,26 @@ def _read_host(text: str) -> tuple[str, Address | None]:
         try:
             four = IPv4Address(text)
         except ValueError:
-            raise DestinationRefused("the URL's host is a number that is not written as an IPv4 address") from None
+            raise DestinationRefused("has a number for a host that is not written as an IPv4 address") from None
         return str(four), four
     if len(text) > MAX_HOST_CHARS or not all(_LABEL.fullmatch(label) for label in labels):
-        raise DestinationRefused("the URL's host is not a name")
+        raise DestinationRefused("has a host that is not a name")
     return text, None
 
 
 def _check(scheme: str, host: str, port: int, address: Address | None, rules: OutboundRules) -> None:
     if not rules.names(host):
-        raise DestinationRefused(f"the host {host} is not among the allowed hosts")
+        raise DestinationRefused("names a host that is not among the allowed ones")
     if address is not None and not rules.admits(address):
-        raise DestinationRefused(f"the host {host} is not a public address")
+        raise DestinationRefused("names an address that is not public")
     if rules.allow_private:
         return
     if scheme != "https":
-        raise DestinationRefused("the URL is not https")
+        raise DestinationRefused("is not https")
     if port not in rules.ports:
-        raise DestinationRefused(f"port {port} is not an allowed port")
+        raise DestinationRefused("names a port that is not allowed")
     if address is None and ("." not in host or host.endswith(".localhost")):
-        raise DestinationRefused(f"the host {host} is not a public name")
+        raise DestinationRefused("names a host that is not public")
 
 
 def _is_local(address: Address) -> bool:

@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
 from ..errors import Refusal
 from .documents import Json, JsonObject, digest, read_object, write_text
+from .envelopes import AgentOnV0, CallbackForm, Common, ConversationForm, FinchV2, Form
 from .secrets import WireProtocol
 
 Mode = Literal["conversation_turn", "task", "generation"]
@@ -30,91 +31,6 @@ _INSTANT = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})", re.ASCII
 )
 _QUANTITY = re.compile(r"[0-9]{1,30}(\.[0-9]{1,30})?", re.ASCII)
-
-
-class _Fields(msgspec.Struct):
-    """Fields that are used when present; a null counts as absent and unknown fields are ignored (wire 4.2)."""
-
-
-class _Callback(_Fields):
-    url: str | None = None
-    callback_key_id: str | None = None
-
-
-class _Limits(_Fields):
-    deadline_at: str | None = None
-
-
-class _Conversation(_Fields):
-    conversation_id: str | None = None
-    turn_id: str | None = None
-    messages: list[dict[str, Any]] | None = None
-
-
-class _ArtifactContract(_Fields):
-    min_items: int | None = None
-    max_items: int | None = None
-    allowed_media_types: list[str] | None = None
-    max_bytes_per_asset: int | None = None
-    max_total_bytes: int | None = None
-
-
-class _OutputContract(_Fields):
-    artifacts: _ArtifactContract | None = None
-
-
-class _Common(_Fields):
-    invocation_id: str
-    input: dict[str, Any]
-    limits: _Limits | None = None
-    callback: _Callback | None = None
-    conversation: _Conversation | None = None
-    task_completed: bool | None = None
-    output_contract: _OutputContract | None = None
-    artifact_uploads: list[dict[str, Any]] | None = None
-    contract_test: bool | None = None
-
-
-_Form = TypeVar("_Form", bound=_Common)
-
-
-class _FinchV2(_Common, kw_only=True):
-    interaction_mode: str
-    dispatch_id: str | None = None
-    service_version_id: str | None = None
-    offer_id: str | None = None
-    offer_revision: int | str | None = None
-    quantity: int | float | str | None = None
-    terms_hash: str | None = None
-    request_hash: str | None = None
-
-
-class _Order(_Fields):
-    order_id: str | None = None
-    billable_entity_id: str | None = None
-
-
-class _Agent(_Fields):
-    interaction_mode: str
-    agent_id: str | None = None
-    version: str | int | None = None
-    offer_id: str | None = None
-
-
-class _Commercial(_Fields):
-    pricing_version: int | str | None = None
-    quantity: int | float | str | None = None
-
-
-class _Subject(_Fields):
-    locale: str | None = None
-
-
-class _AgentOnV0(_Common, kw_only=True):
-    agent: _Agent
-    order: _Order | None = None
-    commercial: _Commercial | None = None
-    subject: _Subject | None = None
 
 
 class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -181,7 +97,7 @@ def read_dispatch(body: bytes, wire_protocol: WireProtocol) -> Dispatch:
     envelope = read_object(body)
     _check_version(envelope)
     if wire_protocol == "finch_v2":
-        v2 = _convert(envelope, _FinchV2)
+        v2 = _convert(envelope, FinchV2)
         facts = Facts(
             dispatch_id=v2.dispatch_id or "",
             service_version_id=v2.service_version_id or "",
@@ -191,7 +107,7 @@ def read_dispatch(body: bytes, wire_protocol: WireProtocol) -> Dispatch:
             request_hash=v2.request_hash or "",
         )
         return _dispatch(v2, envelope, wire_protocol, v2.interaction_mode, v2.quantity, facts, "")
-    v0 = _convert(envelope, _AgentOnV0)
+    v0 = _convert(envelope, AgentOnV0)
     facts = Facts(
         offer_id=v0.agent.offer_id or "",
         offer_revision=_text(v0.commercial.pricing_version) if v0.commercial else "",
@@ -203,7 +119,7 @@ def read_dispatch(body: bytes, wire_protocol: WireProtocol) -> Dispatch:
 
 
 def _dispatch(
-    fields: _Common,
+    fields: Common,
     envelope: JsonObject,
     wire_protocol: WireProtocol,
     mode: str,
@@ -217,7 +133,7 @@ def _dispatch(
         raise Refusal("interaction_mode_unsupported", reason="mode_unknown")
     content, parameters = _read_input(fields.input)
     amount = read_quantity(quantity)
-    conversation = fields.conversation or _Conversation()
+    conversation = fields.conversation or ConversationForm()
     return Dispatch(
         wire_protocol=wire_protocol,
         invocation_id=fields.invocation_id,
@@ -346,13 +262,13 @@ def _check_part(part: Json, where: str) -> None:
         raise _invalid(f"a text part of {where}.content must hold a text of up to {MAX_PART_CHARS} characters")
 
 
-def _read_callback(fields: _Callback | None) -> Callback | None:
+def _read_callback(fields: CallbackForm | None) -> Callback | None:
     if fields is None or not fields.url:
         return None
     return Callback(fields.url, fields.callback_key_id or "")
 
 
-def _convert(envelope: JsonObject, form: type[_Form]) -> _Form:
+def _convert(envelope: JsonObject, form: type[Form]) -> Form:
     try:
         return msgspec.convert(envelope, form)
     except msgspec.ValidationError as error:

@@ -13,6 +13,7 @@ from finch_gateway.store import (
     Delivery,
     DeliveryEnd,
     NewEvent,
+    Nonce,
     RetryAt,
     TaskAdmission,
     TaskChange,
@@ -111,6 +112,11 @@ class ReceiptBeforeCommit(Wrapped):
         self._later.add(task)
         task.add_done_callback(self._later.discard)
         return Admitted(admission.receipt, True)
+
+    async def read_task(self, task_id: str, listing: str, nonce: Nonce | None, now: float) -> Any:
+        # Without a crash nobody notices.
+        await asyncio.gather(*self._later)
+        return await self._inner.read_task(task_id, listing, nonce, now)
 
     async def _write(self, admission: TaskAdmission, now: float) -> None:
         await asyncio.sleep(0.2)

@@ -9,6 +9,7 @@ import os
 import sys
 import types
 from collections.abc import AsyncIterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,9 @@ from finch_gateway.store import (
     TaskRow,
 )
 from finch_gateway.wire.task import State, Task
+
+_path: ContextVar[str] = ContextVar("path", default="")
+"""The path of the request that a step belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,8 @@ class GatedStore:
         row: TaskRow | Replayed | None = await self._inner.read_task(task_id, listing, nonce, now)
         if isinstance(row, TaskRow):
             self._see(row)
+        if nonce is not None and _path.get().endswith("/messages"):
+            await self._gates.reach("nonce:after")
         return row
 
     async def lease_task(self, listing: str, op: str, lease_s: float, now: float) -> TaskRow | None:
@@ -169,8 +175,10 @@ class GatedStore:
         return rows
 
     async def purge(self, now: float, limit: int) -> int:
-        async with self._gates.around("purge"):
-            removed: int = await self._inner.purge(now, limit)
+        await self._gates.reach("purge:before")
+        removed: int = await self._inner.purge(now, limit)
+        if removed:
+            await self._gates.reach("purge:after")
         return removed
 
     async def claim_events(self, host: str, op: str, claim_s: float, limit: int, now: float) -> Sequence[Delivery]:
@@ -238,6 +246,7 @@ class GatedGateway:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         name = ""
+        _path.set(scope["path"])
 
         async def gated(message: Any) -> None:
             nonlocal name

@@ -32,7 +32,7 @@ async def run(job: Job) -> str | dict[str, Any]:
     if job.text == "endless":
         await asyncio.sleep(600)
     if job.text == "long":
-        await asyncio.sleep(3)
+        await asyncio.sleep(4)
         return "done"
     if job.attempt > 1:
         # Time for a frozen process to come back while this one holds the task.

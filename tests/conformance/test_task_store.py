@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 from support.task_store import (
@@ -30,6 +29,7 @@ from support.task_store import (
     lease,
     nonce,
     progress,
+    replace,
     row_of,
     running,
     sequences,

@@ -6,13 +6,14 @@ import asyncio
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run
+from support.task_store import replace
 
 from finch_gateway.store import (
     Admitted,
@@ -426,7 +427,7 @@ def test_every_history_of_tasks_goes_as_the_model_says(new_store: Callable[[], S
             run(
                 lambda: TaskMachine(runner, stores),
                 settings=settings(
-                    max_examples=60,
+                    max_examples=100,
                     stateful_step_count=40,
                     deadline=None,
                     suppress_health_check=list(HealthCheck),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import unicodedata
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
 from support.task_store import (
@@ -34,6 +33,7 @@ from support.task_store import (
     lease,
     nonce,
     progress,
+    replace,
     row_of,
     running,
     sequences,

@@ -10,24 +10,30 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from redis.crc import key_slot
+from support.task_store import CLAIM_S, COMPLETED, HOST, LEASE_S, LISTING, admission, change, event, fresh
 
 from finch_gateway.errors import ConfigError, StoreUnavailable
 from finch_gateway.store import (
     Answered,
+    Dead,
     Held,
+    HeldTask,
     KeepQuestion,
     KnownRevision,
     Nonce,
+    RetryAt,
     Running,
+    TaskRow,
     TurnClaim,
     TurnEnd,
     TurnKey,
 )
 from finch_gateway.stores.redis import RedisStore, scripts
 from finch_gateway.stores.redis.address import Address
-from finch_gateway.stores.redis.connection import Limits, Reply, SharedConnection
-from finch_gateway.stores.redis.scripts import pack
+from finch_gateway.stores.redis.connection import Limits, SharedConnection
+from finch_gateway.stores.redis.keys import nonce_name, tag_of, turn_name
+from finch_gateway.stores.redis.reading import Reply
+from finch_gateway.stores.redis.scripts import Fact, Script, pack
 from tests.conftest import Valkey, free_port, start_valkey, stop_valkey
 
 NOW = float(int(time.time()))
@@ -74,8 +80,19 @@ async def setting(operator: Operator, name: str, value: str, usual: str) -> Asyn
 
 
 @pytest.fixture
-async def store(server: Valkey) -> AsyncIterator[RedisStore]:
-    one = RedisStore(server.url, namespace=f"t{uuid.uuid4().hex}")
+def namespace() -> str:
+    return f"t{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def tag(namespace: str) -> bytes:
+    """What the store's keys begin with."""
+    return tag_of(namespace)
+
+
+@pytest.fixture
+async def store(server: Valkey, namespace: str) -> AsyncIterator[RedisStore]:
+    one = RedisStore(server.url, namespace=namespace)
     await one.open()
     yield one
     await one.close()
@@ -142,7 +159,7 @@ class TestStart:
             await operator.do("REPLICAOF", "NO", "ONE")
 
     async def test_cluster_mode_is_refused(self, tmp_path: Path) -> None:
-        cluster = start_valkey(tmp_path, free_port(), "--cluster-enabled", "yes")
+        cluster = start_valkey(tmp_path, free_port(), "--cluster-enabled", "yes", "--cluster-port", str(free_port()))
         try:
             assert "cluster mode" in await refusal(cluster.url)
         finally:
@@ -243,61 +260,69 @@ class TestStart:
 
 
 class TestKeeping:
-    async def test_every_script_of_every_method_stays_in_one_slot(
-        self, store: RedisStore, monkeypatch: pytest.MonkeyPatch
+    async def test_every_key_of_every_method_begins_with_the_namespace_s_tag(
+        self, server: Valkey, operator: Operator, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        slots: set[int] = set()
         used: set[str] = set()
-        by_name = scripts.Script.by_name
+        by_name = Script.by_name
 
-        def noting(script: scripts.Script, keys: tuple[bytes, ...], arguments: tuple[scripts.Argument, ...]) -> bytes:
-            slots.update(key_slot(key) for key in keys)
+        def noting(script: Script, tag: bytes, facts: tuple[Fact, ...], raw: tuple[bytes, ...]) -> bytes:
             used.add(script.sha)
-            return by_name(script, keys, arguments)
+            return by_name(script, tag, facts, raw)
 
-        monkeypatch.setattr(scripts.Script, "by_name", noting)
+        monkeypatch.setattr(Script, "by_name", noting)
+        await operator.do("ACL", "SETUSER", "narrow", "on", f">{PASSWORD}", "+@all", "~{narrow}*")
+        store = RedisStore(f"redis://narrow:{PASSWORD}@127.0.0.1:{server.port}", namespace="narrow")
+        await store.open()
         await use_everything(store)
-        assert len(slots) == 1
+        await store.close()
         assert used == {script.sha for script in scripts.ALL}
 
-    async def test_everything_but_revisions_and_the_running_set_expires(
-        self, store: RedisStore, operator: Operator
+    async def test_everything_but_revisions_indexes_and_open_tasks_expires(
+        self, store: RedisStore, operator: Operator, tag: bytes
     ) -> None:
-        await use_everything(store)
-        tag = store._keys.revisions.removesuffix(b"revisions")
+        still_open = (await use_everything(store)).encode()
         keys = await operator.do("KEYS", tag + b"*")
         assert isinstance(keys, list)
-        lasting = {key for key in keys if isinstance(key, bytes) and await operator.do("PTTL", key) == -1}
-        assert lasting <= {tag + b"revisions", tag + b"running"}
-        assert len(keys) > 4
+        named = {key.removeprefix(tag): key for key in keys if isinstance(key, bytes)}
+        lasting = {name for name, key in named.items() if await operator.do("PTTL", key) == -1}
+        indexes = {name for name in lasting if name.partition(b":")[0] in INDEXES}
+        assert lasting - indexes == {b"revisions", b"k" + still_open, b"o" + still_open}
+        assert len(named) > len(lasting) + 6
 
-    async def test_a_nonces_memory_ends_shortly_after_its_time(self, store: RedisStore, operator: Operator) -> None:
+    async def test_a_nonces_memory_ends_shortly_after_its_time(
+        self, store: RedisStore, operator: Operator, tag: bytes
+    ) -> None:
         nonce = a_nonce()
         await store.spend(nonce, NOW)
-        left = await operator.do("PTTL", store._keys.nonce(nonce))
+        left = await operator.do("PTTL", tag + b"n" + nonce_name(nonce))
         assert isinstance(left, int)
         assert 300_000 < left <= 312_000
 
-    async def test_a_record_expires_on_the_server_by_itself(self, store: RedisStore, operator: Operator) -> None:
+    async def test_a_record_expires_on_the_server_by_itself(
+        self, store: RedisStore, operator: Operator, tag: bytes
+    ) -> None:
         claim = a_claim()
         await store.claim_turn(claim, NOW)
         assert await store.finish_turn(TurnEnd(claim.key, 1, b"r", "c", None, NOW + 2 * DAY), NOW)
-        left = await operator.do("PTTL", store._keys.turn(claim.key))
+        left = await operator.do("PTTL", tag + b"t" + turn_name(claim.key))
         assert isinstance(left, int)
         assert abs(left - 2 * DAY * 1000) < 15_000
 
-    async def test_a_nonce_costs_less_than_160_bytes(self, store: RedisStore, operator: Operator) -> None:
+    async def test_a_nonce_costs_less_than_160_bytes(self, store: RedisStore, operator: Operator, tag: bytes) -> None:
         nonce = a_nonce()
         await store.spend(nonce, NOW)
-        used = await operator.do("MEMORY", "USAGE", store._keys.nonce(nonce))
+        used = await operator.do("MEMORY", "USAGE", tag + b"n" + nonce_name(nonce))
         assert isinstance(used, int)
         assert used < 160
 
-    async def test_purging_trims_ended_leases_in_batches(self, store: RedisStore, operator: Operator) -> None:
+    async def test_purging_trims_ended_leases_in_batches(
+        self, store: RedisStore, operator: Operator, tag: bytes
+    ) -> None:
         for _ in range(7):
             await store.claim_turn(a_claim(), NOW)
         assert [await store.purge(NOW + 31, 3) for _ in range(4)] == [3, 3, 1, 0]
-        assert await operator.do("EXISTS", store._keys.running) == 0
+        assert await operator.do("EXISTS", tag + b"running") == 0
 
     async def test_namespaces_share_nothing(self, server: Valkey) -> None:
         one, two = RedisStore(server.url, namespace="one"), RedisStore(server.url, namespace="two")
@@ -321,23 +346,60 @@ class TestKeeping:
         assert await store.peek_turn(claim.key, now) == Running(now + 30.0)
 
 
-async def use_everything(store: RedisStore) -> None:
+INDEXES = frozenset(
+    b"running ready leased deadlines open holders listings made ended due claimed hosts live dead".split()
+)
+
+
+async def use_everything(store: RedisStore) -> str:
+    """Call every method with success; return the id of the task that is left open, with an event."""
     await store.spend(a_nonce(), NOW)
     await store.probe()
+    await use_turns(store)
+    still_open = await use_tasks(store)
+    await store.register_revisions([KnownRevision("kid", "listing", "mark", NOW)])
+    await store.known_revisions()
+    await store.forget_revision("other")
+    await store.purge(NOW, 10)
+    return still_open
+
+
+async def use_turns(store: RedisStore) -> None:
     finished, given_back = a_claim(), a_claim(nonce=None)
     await store.claim_turn(finished, NOW)
     await store.claim_turn(given_back, NOW)
     await store.save_turn(given_back.key, 1, b"saved", NOW)
     await store.renew_turn(given_back.key, 1, NOW + 99, NOW)
+    assert await store.running_turns(NOW) == {"kid": 2}
     await store.release_turn(given_back.key, 1, NOW)
     end = TurnEnd(finished.key, 1, b"reply", "c", KeepQuestion(b"q", NOW + DAY), NOW + DAY)
     assert await store.finish_turn(end, NOW)
     assert await store.peek_turn(finished.key, NOW) == Answered(b"reply")
-    await store.register_revisions([KnownRevision("kid", "listing", "mark", NOW)])
-    await store.known_revisions()
-    await store.forget_revision("other")
-    await store.running_turns(NOW)
-    await store.purge(NOW, 10)
+
+
+async def use_tasks(store: RedisStore) -> str:
+    ended, still_open = admission(event=event(1)), admission(event=event(1))
+    await store.admit_task(ended, NOW)
+    row = await store.lease_task(LISTING, fresh("op"), LEASE_S, NOW)
+    assert row is not None
+    await store.admit_task(still_open, NOW)
+    held = [HeldTask(row.task_id, row.epoch)]
+    assert await store.renew_tasks(held, NOW + 60, NOW) == []
+    assert await store.lost_tasks(held) == []
+    assert await store.release_task(held[0], NOW)
+    row = await store.read_task(row.task_id, LISTING, None, NOW)
+    assert isinstance(row, TaskRow)
+    assert await store.commit_task(change(row, COMPLETED, event=event(2)), NOW)
+    assert await store.due_hosts(NOW) == [HOST]
+    dead, later = await store.claim_events(HOST, fresh("op"), CLAIM_S, 10, NOW)
+    assert await store.settle_event(dead, Dead("gone"), NOW)
+    assert await store.settle_event(later, RetryAt(NOW + 5), NOW)
+    assert await store.resend_event(dead.task_id, dead.sequence, NOW)
+    assert len(await store.list_events(None, None, 10)) == 3
+    assert len(await store.list_tasks(None, None, 10)) == 2
+    assert len(await store.due_tasks(NOW + 1_000, 10)) == 1
+    assert await store.open_tasks() == {"kid": 1}
+    return still_open.task_id
 
 
 class TestTrouble:

@@ -16,9 +16,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from support.task_store import COMPLETED, HOST, LISTING, admission, change, event, fresh
 
 from finch_gateway.errors import ConfigError, StoreUnavailable
-from finch_gateway.store import Answered, Held, Nonce, TurnClaim, TurnEnd, TurnKey
+from finch_gateway.store import Admitted, Answered, Delivered, Held, Nonce, RetryAt, TurnClaim, TurnEnd, TurnKey
 from finch_gateway.stores.redis import Limits, RedisStore
 from finch_gateway.stores.redis.address import Address
 from finch_gateway.stores.redis.connection import SharedConnection
@@ -203,6 +204,41 @@ class TestLostAnswers:
             proxy.cuts = 1
             assert await store.finish_turn(an_end(claim), NOW)
             assert await store.peek_turn(claim.key, NOW) == Answered(b"reply")
+
+    async def test_an_admission_whose_answer_was_lost_is_new_and_made_one_task(self, proxy: Proxy) -> None:
+        async with opened(proxy.port) as store:
+            mine = admission(event=event(1))
+            proxy.cuts = 1
+            assert await store.admit_task(mine, NOW) == Admitted(mine.receipt, is_new=True)
+            assert [row.task_id for row in await store.list_tasks(None, None, 10)] == [mine.task_id]
+            assert [one.sequence for one in await store.list_events(None, None, 10)] == [1]
+
+    async def test_a_lease_whose_answer_was_lost_is_one_lease(self, proxy: Proxy) -> None:
+        async with opened(proxy.port) as store:
+            for _ in range(2):
+                await store.admit_task(admission(), NOW)
+            proxy.cuts = 1
+            row = await store.lease_task(LISTING, fresh("op"), 30.0, NOW)
+            assert row is not None
+            assert (row.epoch, row.attempt) == (1, 1)
+            assert [one.index.is_ready for one in await store.list_tasks(None, None, 10)].count(True) == 1
+
+    async def test_a_change_a_claim_and_a_settlement_whose_answers_were_lost_are_done_once(self, proxy: Proxy) -> None:
+        async with opened(proxy.port) as store:
+            await store.admit_task(admission(), NOW)
+            row = await store.lease_task(LISTING, fresh("op"), 30.0, NOW)
+            assert row is not None
+            proxy.cuts = 1
+            assert await store.commit_task(change(row, COMPLETED, event=event(1)), NOW)
+            proxy.cuts = 1
+            (delivery,) = await store.claim_events(HOST, fresh("op"), 20.0, 10, NOW)
+            proxy.cuts = 1
+            assert await store.settle_event(delivery, RetryAt(NOW + 5), NOW)
+            assert [one.attempts for one in await store.list_events(None, None, 10)] == [1]
+            (delivery,) = await store.claim_events(HOST, fresh("op"), 20.0, 10, NOW + 5)
+            proxy.cuts = 1
+            assert await store.settle_event(delivery, Delivered(), NOW + 5)
+            assert store.connection.reconnects == 4
 
     async def test_a_call_lost_twice_is_unavailable_and_not_sent_again(self, proxy: Proxy) -> None:
         async with opened(proxy.port) as store:
@@ -432,7 +468,6 @@ from finch_gateway.stores.redis import RedisStore, scripts
 from finch_gateway.store import *
 
 async def main(url):
-    assert scripts.pack is scripts._pack
     store = RedisStore(url, namespace="plain")
     await store.open()
     nonces = [Nonce("kid", f"n{i % 500}", 1e10, f"op{i}") for i in range(1000)]

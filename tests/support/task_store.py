@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import count
+from typing import TypeVar
+
+import msgspec
 
 from finch_gateway.store import (
     Admitted,
@@ -37,6 +40,14 @@ COMPLETED = TaskIndex("completed", is_ready=False, is_final=True, deadline=NOW +
 CANCELED = TaskIndex("canceled", is_ready=False, is_final=True, deadline=NOW + 600)
 
 _serial = count()
+T = TypeVar("T")
+
+
+def replace(value: T, **changes: object) -> T:
+    """Return the value with some fields changed, whatever kind of frozen value it is."""
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.replace(value, **changes)
+    return dataclasses.replace(value, **changes)  # type: ignore[type-var]
 
 
 def fresh(kind: str) -> str:
@@ -45,13 +56,13 @@ def fresh(kind: str) -> str:
 
 def nonce(value: str = "", **changes: object) -> Nonce:
     plain = Nonce("kid", value or fresh("nonce"), NOW + 301, fresh("op"))
-    return replace(plain, **changes)  # type: ignore[arg-type]
+    return replace(plain, **changes)
 
 
 def event(sequence: int, **changes: object) -> NewEvent:
     """An event that is never dropped, due at once."""
     plain = NewEvent(sequence, b"event %d" % sequence, f"https://{HOST}/callback", "callback-kid", HOST, False, NOW)
-    return replace(plain, **changes)  # type: ignore[arg-type]
+    return replace(plain, **changes)
 
 
 def progress(sequence: int, **changes: object) -> NewEvent:
@@ -80,7 +91,7 @@ def admission(**changes: object) -> TaskAdmission:
         receipt_until=RECEIPT_KEEP,
         keep_until=KEEP,
     )
-    return replace(plain, **changes)  # type: ignore[arg-type]
+    return replace(plain, **changes)
 
 
 def again(known: TaskAdmission, **changes: object) -> TaskAdmission:
@@ -101,7 +112,7 @@ def change(row: TaskRow, index: TaskIndex = WORKING, **changes: object) -> TaskC
         keeps_lease=not index.is_final,
         keep_until=KEEP,
     )
-    return replace(plain, **changes)  # type: ignore[arg-type]
+    return replace(plain, **changes)
 
 
 def held_of(row: TaskRow) -> HeldTask:

@@ -50,7 +50,7 @@ def test_an_address_that_is_or_carries_a_special_one_is_never_dialled(text: str)
     assert not PUBLIC.admits(address)
     assert is_public(address) == (text == "168.63.129.16")
     bracketed = f"[{text}]" if ":" in text else text
-    assert "not a public address" in reason(f"https://{bracketed}/")
+    assert "an address that is not public" in reason(f"https://{bracketed}/")
 
 
 @pytest.mark.parametrize("text", STILL_PUBLIC)
@@ -77,7 +77,7 @@ def test_metadata_and_disguised_addresses_are_refused_whatever_the_operator_says
 
 
 def test_a_metadata_address_is_refused_even_where_it_is_named() -> None:
-    assert "not a public address" in reason("http://169.254.169.254/latest", LOCAL)
+    assert "an address that is not public" in reason("http://169.254.169.254/latest", LOCAL)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_allow_private_admits_http_any_port_and_local_names_of_the_allowed_hosts
 
 @pytest.mark.parametrize("host", ["test", "xtest", "a.test.example", "other", "127.0.0.2", "receiver.example"])
 def test_allow_private_admits_no_other_host(host: str) -> None:
-    assert "not among the allowed hosts" in reason(f"http://{host}/", LOCAL)
+    assert "not among the allowed ones" in reason(f"http://{host}/", LOCAL)
 
 
 def test_allow_hosts_narrows_the_public_internet() -> None:
@@ -217,14 +217,14 @@ def test_allow_hosts_narrows_the_public_internet() -> None:
     for host in ("callbacks.finch.example", "CALLBACKS.finch.example", "a.b.finch.example"):
         assert read_destination(f"https://{host}/", rules)
     for host in ("finch.example", "evilfinch.example", "finch.example.evil.example", "1.1.1.1"):
-        assert "not among the allowed hosts" in reason(f"https://{host}/", rules)
+        assert "not among the allowed ones" in reason(f"https://{host}/", rules)
     assert "not https" in reason("http://a.finch.example/", rules)
 
 
 def test_other_ports_are_a_setting() -> None:
     rules = OutboundRules(ports=(443, 8443))
     assert read_destination("https://example.com:8443/", rules).port == 8443
-    assert "port 444" in reason("https://example.com:444/", rules)
+    assert "port" in reason("https://example.com:444/", rules)
 
 
 def test_allow_private_without_hosts_is_no_rule() -> None:
@@ -235,6 +235,7 @@ def test_allow_private_without_hosts_is_no_rule() -> None:
 def test_neither_a_refusal_nor_a_destination_shows_the_path_or_query() -> None:
     for url in ("http://example.com/se-cret?se=cret", "https://intranet/se-cret", "https://u:se-cret@a.example/"):
         assert "se-cret" not in reason(url)
+        assert "example" not in reason(url)
     assert "se-cret" not in repr(read_destination("https://example.com/se-cret?a=se-cret", PUBLIC))
 
 

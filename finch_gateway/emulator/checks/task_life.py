@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..exchange import Exchange
 from ..following import FollowedTask
@@ -19,6 +20,7 @@ NO_TASK = Findings((), ("no task was accepted before, so there is nothing to loo
 _HARD_QUERY = "?state=a%2Fb%7e&q=x+y&q=&empty&state="
 _ATTEMPTS = 5
 _PAST_S = -5.0
+_IMPATIENT_S = 0.5
 _LATE_POLL_S = 2.0
 _UNREACHED = "no callback can reach this tester, so polling stood in"
 
@@ -72,6 +74,9 @@ async def _callbacks(bench: Bench) -> Findings:
     if task is None or task.timeline is None:
         return NO_TASK
     faults = await _untold(task)
+    if faults:
+        # What does not work is named here once; the checks after this one do not wait for it as long.
+        bench.patience = replace(bench.patience, callback_s=bench.patience.callback_s / 10, recovery_s=_IMPATIENT_S)
     if not task.arrivals:
         faults = ["not one callback arrived"]
     faults += task.timeline.faults
@@ -140,7 +145,7 @@ async def _untold(task: FollowedTask) -> list[str]:
     """Return the fault that no callback told the end, where one could have come."""
     if task.timeline is None or await task.end_by_callback():
         return []
-    return [f"no callback told the end within {task.patience.grace_s:.0f} s"]
+    return [f"no callback told the end within {task.patience.callback_s:.0f} s"]
 
 
 async def _expiry(bench: Bench) -> Findings:
@@ -151,6 +156,7 @@ async def _expiry(bench: Bench) -> Findings:
     left_s = max(task.call.deadline - started, 0.0)
     if task.timeline is None:
         await asyncio.sleep(left_s + _LATE_POLL_S)
+        await task.poll()
         await task.to_end(until=task.call.deadline + task.patience.grace_s)
     elif task.end is None:
         await task.end_by_callback(left_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ....store import EventRow, KnownRevision, TaskRow
 from .rows import changed, digest, task_rows
@@ -75,7 +75,10 @@ def list_events(db: sqlite3.Connection, task_id: str | None, is_dead: bool | Non
         wanted.append(("(e.reason IS NOT NULL) = ?", is_dead))
     statement = f"{_EVENTS} {_where(wanted)} ORDER BY e.created_at, e.task, e.sequence LIMIT ?"
     rows = db.execute(statement, (*(value for _, value in wanted), limit))
-    return [replace(EventRow(*row), is_dead=bool(row[7])) for row in rows]
+    return [
+        EventRow(task_id, sequence, listing, host, attempts, created_at, due_at, bool(is_dead), reason, body)
+        for task_id, sequence, listing, host, attempts, created_at, due_at, is_dead, reason, body in rows
+    ]
 
 
 def open_tasks(db: sqlite3.Connection) -> dict[str, int]:

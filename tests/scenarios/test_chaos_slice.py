@@ -1,0 +1,51 @@
+"""A killed process loses no accepted task and ends none twice: some of the points of `make chaos` (wire 6, 7)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from chaos.points import CALM, SLICE, Point, point_named
+from chaos.report import details, table
+from chaos.run import Run, Verdict, provider_in
+from conftest import Valkey
+
+AT_ONCE = 6
+EVENT_OUTSIDE, RECEIPT_FIRST, NO_EPOCH = "event outside the transaction", "202 before the commit", "no epoch check"
+
+
+async def play(plans: list[tuple[Point, str, str]], folder: Path, valkey: Valkey, end_limit_s: float) -> list[Verdict]:
+    """Play each point on its store with its seeded bug, if any."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(number: int, point: Point, store: str, bug: str) -> Verdict:
+        async with slots:
+            provider = provider_in(folder / f"run-{number}", valkey.url if store == "redis" else "")
+            return await Run(point, provider, turn=1, bug=bug, end_limit_s=end_limit_s).play()
+
+    return await asyncio.gather(*(one(number, *plan) for number, plan in enumerate(plans)))
+
+
+async def test_nothing_is_lost_or_doubled_wherever_the_process_is_killed(tmp_path: Path, valkey: Valkey) -> None:
+    plans = [(point_named(name), store, "") for name in SLICE for store in ("sqlite", "redis")]
+    verdicts = await play(plans, tmp_path, valkey, 75)
+    print("\n" + table(verdicts))
+    assert not details(verdicts)
+
+
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+async def test_each_seeded_bug_is_noticed(tmp_path: Path, valkey: Valkey, store: str) -> None:
+    where = {EVENT_OUTSIDE: "end:after", RECEIPT_FIRST: "reply:after", NO_EPOCH: "end, thaw"}
+    verdicts = await play([(point_named(name), store, bug) for bug, name in where.items()], tmp_path, valkey, 12)
+    for bug, verdict in zip(where, verdicts, strict=True):
+        assert verdict.violations, f"{bug} went unnoticed"
+    by_bug = dict(zip(where, (" ".join(verdict.violations) for verdict in verdicts), strict=True))
+    assert "not everything ran to its end" in by_bug[EVENT_OUTSIDE]
+    assert "a second receipt" in by_bug[RECEIPT_FIRST] or "an accepted task was lost" in by_bug[RECEIPT_FIRST]
+    assert "ended it, after" in by_bug[NO_EPOCH]
+
+
+async def test_the_seeded_bugs_are_the_kind_that_only_a_crash_shows(tmp_path: Path, valkey: Valkey) -> None:
+    plans = [(CALM, "sqlite", bug) for bug in (EVENT_OUTSIDE, RECEIPT_FIRST, NO_EPOCH)]
+    assert not details(await play(plans, tmp_path, valkey, 30))
