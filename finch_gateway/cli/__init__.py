@@ -22,6 +22,8 @@ COMMANDS = {
     "check": "Show the effective configuration and everything wrong with it, offline.",
     "demo": "Watch gateway, example agent and Finch emulator work together.",
     "contract-test": "Play Finch's connection test against a listing.",
+    "tasks": "List, show and cancel tasks.",
+    "callbacks": "List, show and resend callbacks that were not delivered.",
     "credentials": "List credential revisions and what still uses them.",
 }
 """Every command in the order of `--help`; each is `command` in the module of its name."""

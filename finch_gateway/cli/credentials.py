@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
 from ..config import StoreSettings
 from ..listing import Listing, load_all
-from ..store import KnownRevision
+from ..store import KnownRevision, Store
 from . import config_option
+from .operating import ask_store, moment, print_table
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the store knows: revisions by key id, and the turns that run under each."""
+    """What the store knows: revisions by key id, the turns that run under each, and the tasks that are open."""
 
     revisions: Mapping[str, KnownRevision]
     running: Mapping[str, int]
+    open_tasks: Mapping[str, int]
 
 
 @click.group(invoke_without_command=True)
@@ -38,8 +38,8 @@ def command(ctx: click.Context, config_file: Path | None) -> None:
     loaded = load_all(config_file, os.environ)
     ctx.obj = loaded
     if ctx.invoked_subcommand is None:
-        known = asyncio.run(_read_store(loaded.config.store))
-        _print_table([_HEADER, *_rows(loaded.listings, known)])
+        known = _look(loaded.config.store)
+        print_table([_HEADER, *_rows(loaded.listings, known)])
 
 
 @command.command()
@@ -52,45 +52,32 @@ def forget(ctx: click.Context, key_id: str, yes: bool) -> None:
     The next start records the key id with the secret that the configuration then has.
     """
     settings: StoreSettings = ctx.obj.config.store
-    known = asyncio.run(_read_store(settings))
+    known = _look(settings)
     if key_id not in known.revisions:
         raise click.ClickException(f"The store does not know {key_id}.")
-    running = known.running.get(key_id, 0)
-    if running:
-        click.echo(f"warning: {running} running under {key_id} right now", err=True)
+    in_use = known.running.get(key_id, 0) + known.open_tasks.get(key_id, 0)
+    if in_use:
+        click.echo(f"warning: {in_use} turns and tasks are open under {key_id} right now", err=True)
     if not yes:
         click.confirm(f"Forget {key_id} of {known.revisions[key_id].listing}?", abort=True, err=True)
-    if not asyncio.run(_forget(settings, key_id)):
+    if not ask_store(settings, lambda store: store.forget_revision(key_id), without=False):
         raise click.ClickException(f"The store does not know {key_id} any more.")
     click.echo(f"Forgotten: {key_id}. The next start records it anew.")
 
 
-async def _read_store(settings: StoreSettings) -> _Known:
-    from ..app import open_store
-
-    if settings.sqlite_path and not settings.sqlite_path.exists():
-        return _Known({}, {})  # asking must not create the database
-    store = open_store(settings)
-    await store.open()
-    try:
+def _look(settings: StoreSettings) -> _Known:
+    async def look(store: Store) -> _Known:
         revisions = await store.known_revisions()
-        return _Known({known.key_id: known for known in revisions}, await store.running_turns(time.time()))
-    finally:
-        await store.close()
+        return _Known(
+            {known.key_id: known for known in revisions},
+            await store.running_turns(time.time()),
+            await store.open_tasks(),
+        )
+
+    return ask_store(settings, look, without=_Known({}, {}, {}))
 
 
-async def _forget(settings: StoreSettings, key_id: str) -> bool:
-    from ..app import open_store
-
-    store = open_store(settings)
-    await store.open()
-    try:
-        return await store.forget_revision(key_id)
-    finally:
-        await store.close()
-
-
-_HEADER = ("KEY ID", "LISTING", "STATE", "FINGERPRINT", "FIRST SEEN", "RUNNING", "")
+_HEADER = ("KEY ID", "LISTING", "STATE", "FINGERPRINT", "FIRST SEEN", "TURNS", "TASKS", "")
 
 
 def _rows(listings: tuple[Listing, ...], known: _Known) -> list[tuple[str, ...]]:
@@ -109,8 +96,9 @@ def _rows(listings: tuple[Listing, ...], known: _Known) -> list[tuple[str, ...]]
 
 def _row(key_id: str, listing: str, state: str, fingerprint: str, known: _Known) -> tuple[str, ...]:
     seen = known.revisions.get(key_id)
-    first_seen = f"{datetime.fromtimestamp(seen.first_seen, UTC):%Y-%m-%d %H:%M:%SZ}" if seen else "never"
-    return key_id, listing, state, fingerprint, first_seen, str(known.running.get(key_id, 0))
+    first_seen = moment(seen.first_seen) if seen else "never"
+    used = (str(known.running.get(key_id, 0)), str(known.open_tasks.get(key_id, 0)))
+    return key_id, listing, state, fingerprint, first_seen, *used
 
 
 def _difference(listing: str, fingerprint: str, seen: KnownRevision | None) -> str:
@@ -119,9 +107,3 @@ def _difference(listing: str, fingerprint: str, seen: KnownRevision | None) -> s
     if seen.listing != listing:
         return f"the store has it under listing {seen.listing}"
     return "" if seen.fingerprint == fingerprint else "the store has another secret"
-
-
-def _print_table(rows: list[tuple[str, ...]]) -> None:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    for row in rows:
-        click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -22,7 +22,6 @@ _STOP_LIMIT_S = 30
 _LINE_BYTES = 1024 * 1024
 _OVERRIDES = {
     "FINCH_GATEWAY_SERVER__HOST": "127.0.0.1",
-    "FINCH_GATEWAY_SERVER__PORT": "0",
     # The line that says where it listens is an `info` line.
     "FINCH_GATEWAY_SERVER__LOG_LEVEL": "info",
 }
@@ -56,11 +55,16 @@ def run_orderly(main: Coroutine[Any, Any, _T]) -> _T:
 
 
 @asynccontextmanager
-async def running_gateway(config_file: Path, environ: Mapping[str, str]) -> AsyncIterator[RunningGateway]:
-    """Run `serve` on a free port of this machine for as long as the block runs; raise `GatewayNotStarted`."""
+async def running_gateway(
+    config_file: Path, environ: Mapping[str, str], port: int = 0
+) -> AsyncIterator[RunningGateway]:
+    """Run `serve` on this machine for as long as the block runs; raise `GatewayNotStarted`.
+
+    Port 0 is a free one. A gateway that was killed meanwhile is gone already when its block is left.
+    """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "finch_gateway.cli", "serve", "--config", str(config_file)),
-        env={**environ, **_OVERRIDES},
+        env={**environ, **_OVERRIDES, "FINCH_GATEWAY_SERVER__PORT": str(port)},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

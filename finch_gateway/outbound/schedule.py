@@ -24,11 +24,12 @@ class Schedule:
     """How long and how often an event is tried; all in seconds.
 
     After a passing failure: within `first_s`, then doubling up to `cap_s`, with full jitter, until `whole_s` past
-    the event's creation. After a refusal: once more after about each of `refused_gaps_s`.
+    the event's creation. Starting low matters: an event waits for its predecessor, so that a receiver that fails
+    now and then delays a task by the sum. After a refusal: once more after about each of `refused_gaps_s`.
     """
 
     whole_s: float = 86_400.0
-    first_s: float = 1.0
+    first_s: float = 0.25
     cap_s: float = 900.0
     refused_gaps_s: tuple[float, ...] = (5.0, 30.0)
 

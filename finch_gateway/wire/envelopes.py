@@ -1,4 +1,4 @@
-"""The two dispatch envelopes as they are written on the wire (wire 4.1): required fields and those used when present."""
+"""The two dispatch envelopes as written on the wire (wire 4.1): what is required, and what is used when present."""
 
 from __future__ import annotations
 

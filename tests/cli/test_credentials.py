@@ -45,7 +45,7 @@ def rows(done: Any) -> dict[str, list[str]]:
     """Return the printed table's rows by key id."""
     assert done.returncode == 0, done.stderr
     header, *lines = done.stdout.splitlines()
-    assert header.split() == ["KEY", "ID", "LISTING", "STATE", "FINGERPRINT", "FIRST", "SEEN", "RUNNING"]
+    assert header.split() == ["KEY", "ID", "LISTING", "STATE", "FINGERPRINT", "FIRST", "SEEN", "TURNS", "TASKS"]
     return {line.split()[0]: line.split()[1:] for line in lines}
 
 
@@ -66,7 +66,7 @@ def in_store(config: Path, variables: dict[str, str], work: Callable[[Store], An
 def test_before_the_first_start_every_revision_was_never_seen(run_command: Run, config: Path) -> None:
     [revision] = load_all(config, {}).listings[0].revisions.values()
     done = run_command("credentials")
-    assert rows(done) == {revision.key_id: ["my-agent", "current", revision.fingerprint, "never", "0"]}
+    assert rows(done) == {revision.key_id: ["my-agent", "current", revision.fingerprint, "never", "0", "0"]}
     assert not (config.parent / "finch.db").exists()
 
 
@@ -78,7 +78,7 @@ def test_a_mistyped_first_secret_is_corrected_by_forgetting_it(
         pass
     shown = rows(run_command("credentials", **variables))[key_id]
     assert shown[3].startswith("20")
-    assert " ".join(shown[6:]) == "the store has another secret"
+    assert " ".join(shown[7:]) == "the store has another secret"
 
     refused = run_command("serve", **variables)
     assert refused.returncode == 2
@@ -91,7 +91,7 @@ def test_a_mistyped_first_secret_is_corrected_by_forgetting_it(
         pass
     shown = rows(run_command("credentials", **variables))[key_id]
     assert shown[3].startswith("20")
-    assert len(shown) == 6
+    assert len(shown) == 7
 
 
 def test_nothing_is_forgotten_without_a_yes(run_command: Run, config: Path, variables: dict[str, str]) -> None:
@@ -137,9 +137,9 @@ def test_what_only_the_store_knows_is_listed_with_what_still_uses_it(
 
     assert isinstance(in_store(config, variables, work), Held)
     shown = rows(run_command("credentials", **variables))["old-key"]
-    assert shown == ["my-agent", "-", "f" * 16, "2023-11-14", "22:13:20Z", "1", "not", "in", "the", "configuration"]
+    assert shown == ["my-agent", "-", "f" * 16, "2023-11-14", "22:13:20Z", "1", "0", "not", "in", "the", "configuration"]
     done = run_command("credentials", "forget", "old-key", stdin="n\n", **variables)
-    assert "warning: 1 running under old-key" in done.stderr
+    assert "warning: 1 turns and tasks are open under old-key" in done.stderr
 
 
 def test_a_key_id_under_another_listing_is_said(run_command: Run, config: Path, variables: dict[str, str]) -> None:
@@ -147,7 +147,7 @@ def test_a_key_id_under_another_listing_is_said(run_command: Run, config: Path, 
     known = KnownRevision(revision.key_id, "other", revision.fingerprint, 1_700_000_000)
     in_store(config, variables, lambda store: store.register_revisions([known]))
     shown = rows(run_command("credentials", **variables))[revision.key_id]
-    assert " ".join(shown[6:]) == "the store has it under listing other"
+    assert " ".join(shown[7:]) == "the store has it under listing other"
 
 
 def test_no_secret_is_listed(run_command: Run, config: Path) -> None:

@@ -275,7 +275,7 @@ def start_bench(start_provider: Callable[..., str]) -> Callable[..., Bench]:
     ) -> Bench:
         endpoint = Endpoint("seeded", wire_protocol, Credential(KEY_ID, SECRET), MOUNT)
         platform = Platform(endpoint, SocketLine(start_provider(fault, wire_protocol, modes)))
-        return Bench(platform, 10, MAX_BODY_BYTES, modes, receiver, patience=Patience(0.8, 0.8, 0.5, 0.2))
+        return Bench(platform, 10, MAX_BODY_BYTES, modes, receiver, patience=Patience(max_poll_after_s=0.2))
 
     return start
 

@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from ...emulator.envelopes import encode, envelope_of, user_message
 from ...emulator.exchange import Exchange
 from ...emulator.platform import Platform
 from ...emulator.signer import canonical_string
 from .agent import PRIVATE_TEXT
+from .stage import DEADLINE_S, Scene, Stage, Verdict, is_proven, json_of, text_of
+from .task_scenes import TASK_SCENES
 from .wire_view import digest_of, say, show_answer, show_canonical, show_exchange, show_request
-
-DEADLINE_S = 30
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """Finch's side towards the demo's two listings."""
-
-    finch_v2: Platform
-    agenton_v0: Platform
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether a scene went as it must, and the one sentence about it."""
-
-    ok: bool
-    said: str
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """A title, what is about to happen, and the play itself."""
-
-    title: str
-    story: str
-    play: Callable[[Stage], Awaitable[Verdict]]
 
 
 async def _health(stage: Stage) -> Verdict:
@@ -52,13 +24,15 @@ async def _health(stage: Stage) -> Verdict:
     )
     show_canonical(canonical)
     show_answer(exchange)
-    return Verdict(_is(exchange, 200) and _json(exchange) == {"status": "ready"}, "ready, signed both ways")
+    return Verdict(is_proven(exchange, 200) and json_of(exchange) == {"status": "ready"}, "ready, signed both ways")
 
 
 async def _turn(stage: Stage) -> Verdict:
     exchange = await stage.finch_v2.invoke(stage.finch_v2.new_call("Good morning.", deadline_s=DEADLINE_S))
     show_exchange(exchange)
-    return Verdict(_is(exchange, 200) and "Good morning." in _text(exchange), "answered in Finch's envelope, signed")
+    return Verdict(
+        is_proven(exchange, 200) and "Good morning." in _text(exchange), "answered in Finch's envelope, signed"
+    )
 
 
 async def _question(stage: Stage) -> Verdict:
@@ -75,9 +49,9 @@ async def _question(stage: Stage) -> Verdict:
     )
     answered = await platform.invoke(answering)
     show_exchange(answered)
-    resumed = _is(answered, 200) and "Report on the second quarter" in _text(answered)
+    resumed = is_proven(answered, 200) and "Report on the second quarter" in _text(answered)
     return Verdict(
-        _is(asked, 200) and _status(asked) == "input_required" and resumed,
+        is_proven(asked, 200) and _status(asked) == "input_required" and resumed,
         "asked, kept in the store, resumed with the answer",
     )
 
@@ -91,7 +65,9 @@ async def _failures(stage: Stage) -> Verdict:
     show_exchange(crashed)
     kept_in = PRIVATE_TEXT.encode() not in crashed.answer.body
     told = _code(closed) == "archive_closed" and _code(crashed) == "agent_error"
-    return Verdict(_is(closed, 200) and _is(crashed, 200) and told and kept_in, "200 failed, nothing private in it")
+    return Verdict(
+        is_proven(closed, 200) and is_proven(crashed, 200) and told and kept_in, "200 failed, nothing private in it"
+    )
 
 
 async def _replay(stage: Stage) -> Verdict:
@@ -101,7 +77,7 @@ async def _replay(stage: Stage) -> Verdict:
     say("The very same bytes again, as an eavesdropper would send them:")
     second = await platform.send(first.request)
     show_exchange(second)
-    return Verdict(_is(first, 200) and _is(second, 401), "the nonce was spent, durably")
+    return Verdict(is_proven(first, 200) and is_proven(second, 401), "the nonce was spent, durably")
 
 
 async def _tampering(stage: Stage) -> Verdict:
@@ -111,7 +87,7 @@ async def _tampering(stage: Stage) -> Verdict:
     exchange = await platform.perform(replace(platform.dispatch(forged), signed_body=honest))
     say('Signed by Finch: "Pay Alice 10."   Sent on by somebody else: "Pay Mallory 1."')
     show_exchange(exchange)
-    return Verdict(_is(exchange, 401), "refused before anything was read")
+    return Verdict(is_proven(exchange, 401), "refused before anything was read")
 
 
 async def _retry(stage: Stage) -> Verdict:
@@ -126,7 +102,7 @@ async def _retry(stage: Stage) -> Verdict:
     _compare(first, again)
     same = first.answer.body == again.answer.body and _signature(first) != _signature(again)
     return Verdict(
-        _is(first, 200) and _is(again, 200) and same and await _ran_once(platform, first),
+        is_proven(first, 200) and is_proven(again, 200) and same and await _ran_once(platform, first),
         "one run, equal bytes, two signatures",
     )
 
@@ -154,34 +130,21 @@ async def _agenton_v0(stage: Stage) -> Verdict:
     turn = await platform.invoke(call)
     show_exchange(turn)
     return Verdict(
-        _is(health, 200) and _is(turn, 200) and _json(turn).get("invocation_id") == call.invocation_id,
+        is_proven(health, 200) and is_proven(turn, 200) and json_of(turn).get("invocation_id") == call.invocation_id,
         "the same agent behind the other wire protocol",
     )
 
 
-def _is(exchange: Exchange, status: int) -> bool:
-    return exchange.proven and exchange.answer.status == status
-
-
-def _json(exchange: Exchange) -> dict[str, Any]:
-    try:
-        value = json.loads(exchange.answer.body)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
 def _status(exchange: Exchange) -> str:
-    return str(_json(exchange).get("status", ""))
+    return str(json_of(exchange).get("status", ""))
 
 
 def _text(exchange: Exchange) -> str:
-    parts = _json(exchange).get("message", {}).get("content", [])
-    return "".join(part.get("text", "") for part in parts)
+    return text_of(json_of(exchange))
 
 
 def _code(exchange: Exchange) -> str:
-    return str(_json(exchange).get("error", {}).get("code", ""))
+    return str(json_of(exchange).get("error", {}).get("code", ""))
 
 
 def _signature(exchange: Exchange) -> str:
@@ -204,4 +167,5 @@ SCENES = (
     Scene("A tampered body", "Somebody on the way changed a name and an amount.", _tampering),
     Scene("A retried turn", "Two attempts, one turn: the agent must not run twice.", _retry),
     Scene("The same on agenton_v0", "Other ids, other envelope, other secret; the agent does not notice.", _agenton_v0),
+    *TASK_SCENES,
 )

@@ -17,7 +17,16 @@ from ...emulator.signer import PLATFORM_HEADERS
 MARGIN = "     "
 _MAX_BODY_LINES = 18
 _LINE_CHARS = 100
-_TOLD_FIELDS = ("invocation_id", "dispatch_id", "interaction_mode", "agent", "conversation", "input", "limits")
+_TOLD_FIELDS = (
+    "invocation_id",
+    "dispatch_id",
+    "interaction_mode",
+    "agent",
+    "conversation",
+    "input",
+    "limits",
+    "reason",
+)
 _UUID = re.compile(r"([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _MEANINGS = (
     "the method",

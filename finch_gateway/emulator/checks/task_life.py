@@ -156,11 +156,10 @@ async def _expiry(bench: Bench) -> Findings:
     left_s = max(task.call.deadline - started, 0.0)
     if task.timeline is None:
         await asyncio.sleep(left_s + _LATE_POLL_S)
-        await task.poll()
-        await task.to_end(until=task.call.deadline + task.patience.grace_s)
-    elif task.end is None:
+    else:
         await task.end_by_callback(left_s)
     await task.poll()
+    await task.to_end(until=task.call.deadline + task.patience.grace_s)
     end = task.end
     faults = await _untold(task) if end else []
     if end is None:
