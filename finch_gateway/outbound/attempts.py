@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +20,8 @@ from .schedule import Impossible, Outcome, Schedule, Status, Unanswered, decide,
 MAX_REMEMBERED = 10_000
 FIRST_PAUSE_S = 0.1
 MAX_PAUSE_S = 2.0
+QUICK_S = 0.25
+"""The longest answering time of a host for which events are claimed ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +57,33 @@ class CallbackClient(Protocol):
 class Claimed:
     """A delivery and what its claim leaves time for; instants of the event loop's clock.
 
-    The receiver's status must be there by `answer_by`. The claim holds until `held_until`; past it somebody else
-    may deliver the event.
+    Not begun by `start_by`, it is left to the next claim. The receiver's status must be there by `answer_by`. The
+    claim holds until `held_until`; past it somebody else may deliver the event.
     """
 
     delivery: Delivery
+    start_by: float
     answer_by: float
     held_until: float
+
+
+class Gate:
+    """Lets a host's attempts through, a few at once, and notes whether the host answers quickly."""
+
+    def __init__(self, at_once: int) -> None:
+        self._slots = asyncio.Semaphore(at_once)
+        self.is_quick = False
+
+    @asynccontextmanager
+    async def passing(self) -> AsyncIterator[None]:
+        """Wait for a place, and keep it."""
+        loop = asyncio.get_running_loop()
+        async with self._slots:
+            began = loop.time()
+            try:
+                yield
+            finally:
+                self.is_quick = loop.time() - began < QUICK_S
 
 
 class Attempts:
@@ -88,16 +111,17 @@ class Attempts:
         self._chance = chance
         self._refusals: dict[tuple[str, int], int] = {}
 
-    async def make(self, client: CallbackClient, claimed: Claimed) -> DeliveryEnd | None:
-        """Deliver an event once and record how it went; None when its claim left no time for it."""
-        time_left = claimed.answer_by - asyncio.get_running_loop().time()
-        if time_left <= 0:
-            return None
-        try:
-            outcome = await self._outcome(client, claimed.delivery, time_left)
-        except Exception as error:  # a fault of ours must cost one attempt, not the event or its host
-            self._log.error("callback.failed", **_facts(claimed.delivery), **blame(error))
-            outcome = Unanswered("fault")
+    async def make(self, client: CallbackClient, claimed: Claimed, gate: Gate) -> DeliveryEnd | None:
+        """Deliver an event once and record how it went; None when the gate took longer than its claim allows."""
+        async with gate.passing():
+            now = asyncio.get_running_loop().time()
+            if now >= claimed.start_by:
+                return None
+            try:
+                outcome = await self._outcome(client, claimed.delivery, claimed.answer_by - now)
+            except Exception as error:  # a fault of ours must cost one attempt, not the event or its host
+                self._log.error("callback.failed", **_facts(claimed.delivery), **blame(error))
+                outcome = Unanswered("fault")
         end = self._judge(claimed.delivery, outcome)
         self._tell(claimed.delivery, outcome, end)
         await self._settle(claimed, end)

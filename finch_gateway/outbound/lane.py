@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..errors import StoreUnavailable
 from ..store import Outbox, RetryAt
-from .attempts import Attempts, CallbackClient, Claimed
+from .attempts import Attempts, CallbackClient, Claimed, Gate
 from .schedule import Pace
 
 LINGER_S = 4.0
@@ -17,6 +17,9 @@ LINGER_S = 4.0
 
 CLAIM_MARGIN_S = 6.0
 """How much longer than an attempt may take its claim holds: for the rest of an answer, and for recording it."""
+
+AHEAD = 4
+"""How many times what a quick host gets at once is claimed for it, to be at hand while the store records ends."""
 
 MAX_AWAY_PAUSE_S = 4.0
 """The longest pause between two looks at a store that does not answer."""
@@ -57,6 +60,7 @@ class Lane:
         self._clock = clock
         self._began = began
         self._pace: Pace | None = Pace(asyncio.get_running_loop().time())
+        self._gate = Gate(limits.at_once)
         self._running: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
         self._is_retired = False
@@ -110,7 +114,7 @@ class Lane:
     async def _start_due(self) -> float:
         """Claim and start what there is room for; return how long to wait when nothing else happens."""
         loop = asyncio.get_running_loop()
-        room = self._limits.at_once - len(self._running)
+        room = self._limits.at_once * (AHEAD if self._gate.is_quick else 1) - len(self._running)
         if self._pace is not None:
             room = min(room, self._pace.allowed(loop.time()))
         if room <= 0:
@@ -131,7 +135,8 @@ class Lane:
         claim_s = self._limits.attempt_s + CLAIM_MARGIN_S
         found = await self._store.claim_events(self._host, op, claim_s, room, self._clock())
         self._asked = None
-        return [Claimed(delivery, asked_at + self._limits.attempt_s, asked_at + claim_s) for delivery in found]
+        start_by, answer_by = asked_at + self._limits.attempt_s * 2 / 3, asked_at + self._limits.attempt_s
+        return [Claimed(delivery, start_by, answer_by, asked_at + claim_s) for delivery in found]
 
     def _wait_after(self, found: Sequence[Claimed], room: int) -> float:
         if self._pace is None:
@@ -144,7 +149,7 @@ class Lane:
         return max(0.01, self._pace.wait_s())
 
     async def _attempt(self, claimed: Claimed) -> None:
-        end = await self._attempts.make(self._client, claimed)
+        end = await self._attempts.make(self._client, claimed, self._gate)
         if isinstance(end, RetryAt):
             # The next look at the outbox may come too late for the first retries.
             wait_s = end.at - self._clock()

@@ -217,5 +217,7 @@ class Run:
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    # More than once: in Python 3.11 `wait_for` loses a cancellation that comes together with its result.
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=0.2)

@@ -154,6 +154,16 @@ class TaskMachine(RuleBasedStateMachine):
         has_callback=st.sampled_from([True, True, False]),
     )
     def admit(self, invocation: str, digest: str, nonce: str, may_start: bool, has_callback: bool) -> None:
+        self.bring(invocation, digest, nonce, may_start, has_callback)
+
+    @precondition(lambda self: len(self.tasks) < 8)
+    @rule()
+    def admit_and_lease(self) -> None:
+        """What happens most: a new dispatch, and a worker that was waiting for one."""
+        self.bring(uuid.uuid4().hex, "d1", "new", may_start=True, has_callback=True)
+        self.lease_once(10.0, repeats=False)
+
+    def bring(self, invocation: str, digest: str, nonce: str, may_start: bool, has_callback: bool) -> None:
         op, task_id = uuid.uuid4().hex, uuid.uuid4().hex
         one = TaskAdmission(
             task_id=task_id,
@@ -217,6 +227,9 @@ class TaskMachine(RuleBasedStateMachine):
 
     @rule(lease_s=st.sampled_from([1.0, 10.0]), repeats=st.booleans())
     def lease(self, lease_s: float, repeats: bool) -> None:
+        self.lease_once(lease_s, repeats)
+
+    def lease_once(self, lease_s: float, repeats: bool) -> None:
         op = uuid.uuid4().hex
         candidates = self.leasable()
         row = self.ask(lambda store: store.lease_task(self.listing, op, lease_s, self.now))
@@ -295,9 +308,11 @@ class TaskMachine(RuleBasedStateMachine):
         data=st.data(),
         kind=st.sampled_from(["progress", "progress", "progress", "ask", "final"]),
         behind=st.sampled_from([0, 0, 0, 0, 1]),
+        is_late=st.sampled_from([False, False, False, True]),
     )
-    def change_as_a_holder(self, data: st.DataObject, kind: str, behind: int) -> None:
-        hold = data.draw(st.sampled_from(self.holds[-6:]), "hold")
+    def change_as_a_holder(self, data: st.DataObject, kind: str, behind: int, is_late: bool) -> None:
+        living = [one for one in self.holds if self.holding(one)]
+        hold = data.draw(st.sampled_from((self.holds[-2:] if is_late else living) or self.holds), "hold")
         task = self.tasks[hold.task_id]
         self.change(task, kind, hold.epoch, task.version - behind)
 
@@ -329,6 +344,15 @@ class TaskMachine(RuleBasedStateMachine):
 
     @rule(limit=st.sampled_from([1, 2, 10]))
     def claim(self, limit: int) -> None:
+        self.claim_up_to(limit)
+
+    @rule(kind=st.sampled_from(["delivered", "delivered", "delivered", "retry", "dead"]))
+    def deliver(self, kind: str) -> None:
+        """Claim everything and settle it at once."""
+        for delivery in self.claim_up_to(10):
+            self.settle_as(delivery, kind, repeats=False)
+
+    def claim_up_to(self, limit: int) -> list[Delivery]:
         op = uuid.uuid4().hex
         due = self.claimable()
         claimed = self.ask(lambda store: store.claim_events(self.host, op, CLAIM_S, limit, self.now))
@@ -343,6 +367,7 @@ class TaskMachine(RuleBasedStateMachine):
             assert seen == (event.sequence, event.body, event.attempts, op)
             event.claim_op, event.claim_until = op, self.now + CLAIM_S
             self.send(delivery)
+        return list(claimed)
 
     def send(self, delivery: Delivery) -> None:
         """What the receiver sees: one body for each sequence."""
@@ -357,7 +382,9 @@ class TaskMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.claims)
     @rule(data=st.data(), kind=st.sampled_from(["delivered", "delivered", "retry", "dead"]), repeats=st.booleans())
     def settle(self, data: st.DataObject, kind: str, repeats: bool) -> None:
-        delivery = data.draw(st.sampled_from(self.claims[-8:]), "delivery")
+        self.settle_as(data.draw(st.sampled_from(self.claims[-8:]), "delivery"), kind, repeats)
+
+    def settle_as(self, delivery: Delivery, kind: str, repeats: bool) -> None:
         event = self.claimed(delivery)
         if event is not None and not event.in_delivery(self.now):
             return  # The contract leaves open what a claim is worth that has ended and that nobody took over.
@@ -428,7 +455,7 @@ def test_every_history_of_tasks_goes_as_the_model_says(new_store: Callable[[], S
                 lambda: TaskMachine(runner, stores),
                 settings=settings(
                     max_examples=100,
-                    stateful_step_count=40,
+                    stateful_step_count=50,
                     deadline=None,
                     suppress_health_check=list(HealthCheck),
                 ),

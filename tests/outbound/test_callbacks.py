@@ -23,7 +23,7 @@ from finch_gateway.errors import StoreUnavailable
 from finch_gateway.http import Dialler, GuardedClient, HttpFailed, HttpHead
 from finch_gateway.observe import Log
 from finch_gateway.outbound import lane as lanes
-from finch_gateway.outbound.attempts import Attempts, Claimed
+from finch_gateway.outbound.attempts import Attempts, Claimed, Gate
 from finch_gateway.outbound.callbacks import CallbackDelivery, CallbackSettings, CallbackSigner, Schedule
 from finch_gateway.store import (
     Delivery,
@@ -604,7 +604,8 @@ class TestClaims:
                 chance=random.Random(),
             )
             now = asyncio.get_running_loop().time()
-            assert await attempts.make(guarded(), Claimed(delivery, now - 0.1, now + 5)) is None
+            claimed = Claimed(delivery, now - 0.1, now + 5, now + 10)
+            assert await attempts.make(guarded(), claimed, Gate(4)) is None
             assert receiver.events == []
 
     async def test_after_a_lost_answer_the_same_claim_is_asked_for_again(self, store: Store) -> None:
