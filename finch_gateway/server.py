@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import os
 import signal
 import socket
@@ -132,6 +133,9 @@ async def serve(
         if life is not None:
             asyncio.get_running_loop().add_reader(life, uvicorn_server.handle_exit, signal.SIGTERM, None)
         listener.listen(BACKLOG)
+        # What is there by now stays until the end: no collection needs to look at it again.
+        gc.collect()
+        gc.freeze()
         on_ready()
         await uvicorn_server.serve([listener])
     finally:
