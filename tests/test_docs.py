@@ -1,18 +1,22 @@
-"""What the README and docs/ say is what the code does: tables, commands, links, examples."""
+"""What the README and docs/ say is what the code does: tables, commands, links, examples, cited rules."""
 
 from __future__ import annotations
 
 import ast
+import asyncio
 import dataclasses
 import json
 import re
+import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from support.gateway import Provider
+from support.receiver import Receiver
 
 from finch_gateway import Job
 from finch_gateway.backends import http as http_backend
@@ -26,7 +30,11 @@ from finch_gateway.config.settings import (
     ServerSettings,
     StoreSettings,
 )
+from finch_gateway.emulator.checks import CHECKS, TASK_CHECKS
 from finch_gateway.errors import REFUSALS
+from finch_gateway.outbound.callbacks import CallbackSettings
+from finch_gateway.outbound.lane import CLAIM_MARGIN_S
+from finch_gateway.outbound.schedule import Pace, Schedule
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -58,14 +66,15 @@ def names(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
-def section(title: str) -> str:
-    """Return a README section's text, from its title to the next of the same rank."""
-    return README.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+def section(title: str, page: Path = README) -> str:
+    """Return a section's text, from its title to the next of the same rank."""
+    return page.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    """Return the fenced blocks of one language; none is named by an empty text."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+def blocks(source: Path | str, language: str) -> list[str]:
+    """Return the fenced blocks of one language in a page or a text; none is named by an empty text."""
+    text = source if isinstance(source, str) else source.read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
 # Settings
@@ -134,7 +143,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 def options(command: click.Command) -> set[str]:
     shown = [option for option in command.params if isinstance(option, click.Option) and not option.hidden]
-    return {next(name for name in option.opts if name.startswith("--")) for option in shown}
+    return {name for option in shown for name in (*option.opts, *option.secondary_opts) if name.startswith("--")}
 
 
 def called(words: str) -> str:
@@ -221,6 +230,18 @@ def test_the_reason_tables_hold_every_reason_a_refusal_is_logged_with() -> None:
     assert not by_reason & by_code
 
 
+EVENT = re.compile(r"[a-z]+(\.[a-z_]+)+")
+
+
+def named_in(*folders: str) -> Iterator[str]:
+    """Yield every text in these folders of the package that has the form of an event's name."""
+    for source in SOURCES:
+        if source.parent.name in folders:
+            for node in ast.walk(ast.parse(source.read_text())):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str) and EVENT.fullmatch(node.value):
+                    yield node.value
+
+
 def test_the_event_table_holds_every_event_with_its_level() -> None:
     levels = ("debug", "info", "warning", "error")
     # The one event whose name does not stand in its call.
@@ -228,11 +249,71 @@ def test_the_event_table_holds_every_event_with_its_level() -> None:
     for call in calls(*levels):
         if call.args and isinstance(call.func, ast.Attribute):
             for text in texts(call.args[0]):
-                if re.fullmatch(r"[a-z]+(\.[a-z_]+)+", text):
+                if EVENT.fullmatch(text):
                     events.setdefault(text, set()).add(call.func.attr)
+    # What a run and the task engine tell goes through a method that logs it as information.
+    for text in named_in("engine", "outbound"):
+        events.setdefault(text, {"info"})
     written = {names(row[0])[0]: row[1] for row in rows(ROOT / "docs" / "operations.md", "| event | level |")}
     assert set(written) == set(events)
     assert {name: level for name, level in written.items() if level not in events[name]} == {}
+
+
+def test_the_numbers_of_the_callback_tables_are_those_of_the_code() -> None:
+    schedule, limits, told = Schedule(), CallbackSettings(), section("Tasks")
+    assert (schedule.first_s, schedule.cap_s, schedule.whole_s) == (0.25, 15 * 60, OutboundSettings().callback_schedule_s)
+    assert "within a quarter of a second" in told
+    assert "up to 15 minutes apart" in told
+    assert (len(schedule.refused_gaps_s) + 1, sum(schedule.refused_gaps_s)) == (3, 35)
+    assert "three attempts, the last within 35 s" in told
+    bounds = {row[0]: row[1] for row in rows(ROOT / "docs" / "operations.md", "| what | bound |")}
+    assert bounds["a callback"].startswith(f"{limits.attempt_s:g} s per attempt; {limits.max_answer_bytes // 1024} KB")
+    assert bounds["callbacks to one host"].startswith(f"{limits.per_host} attempts at once per process, to {limits.max_hosts}")
+    claim_s = limits.attempt_s + CLAIM_MARGIN_S
+    assert f"for {claim_s:g} s" in section("Leases and claims", ROOT / "docs" / "architecture.md")
+
+
+@pytest.mark.parametrize(("backlog", "told_s"), [(1000, 75), (10_000, 180)])
+def test_a_backlog_leaves_in_the_time_that_operations_tells(backlog: int, told_s: float) -> None:
+    pace, now, through = Pace(0.0), 0.0, 0
+    while through < backlog:
+        now += 0.01
+        may_go = pace.allowed(now)
+        pace.let_through(may_go)
+        through += may_go
+    assert now < told_s
+    assert "1,000 events in about a minute, 10,000 in under three" in (ROOT / "docs" / "operations.md").read_text()
+
+
+# The wire's rules
+
+
+CITATION = re.compile(r"\bwire (\d+(?:\.\d+)?(?:(?:, | and | to )\d+(?:\.\d+)?)*)")
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def wire_rules() -> list[str]:
+    """Return the numbers of docs/wire.md in its order, sections and rules."""
+    text = (ROOT / "docs" / "wire.md").read_text()
+    return [section or rule for section, rule in re.findall(r"^## (\d+) |^- \*\*(\d+\.\d+)\*\* ", text, re.MULTILINE)]
+
+
+def test_every_rule_of_the_wire_that_is_cited_stands_in_the_docs() -> None:
+    known = set(wire_rules())
+    cited = {rule for check in (*CHECKS, *TASK_CHECKS) for rule in check.rules}
+    for folder in ("finch_gateway", "docs", "tests", "benchmarks", "examples"):
+        for file in (ROOT / folder).rglob("*"):
+            if file.suffix in {".py", ".lua", ".md", ".toml", ".json"}:
+                for numbers in CITATION.findall(file.read_text()):
+                    cited.update(NUMBER.findall(numbers))
+    assert cited - known == set()
+
+
+def test_the_rules_of_the_wire_are_numbered_without_gaps() -> None:
+    numbered = [tuple(map(int, rule.split("."))) for rule in wire_rules()]
+    assert numbered[0] == (1,)
+    for before, after in pairwise(numbered):
+        assert after in ((before[0] + 1,), (before[0], before[1] + 1 if len(before) == 2 else 1)), after
 
 
 # Links
@@ -303,12 +384,66 @@ async def converse(folder: Path, agent: str, target: str, *turns: str) -> list[d
 
 
 async def test_the_readme_agent_refuses_asks_and_answers(tmp_path: Path) -> None:
-    [agent] = blocks(README, "python")
+    [agent] = blocks(section("What an agent looks like"), "python")
     turns = ["How is the weather?", "A report, please", "last month"]
     failed, asked, answered = await converse(tmp_path / "agent", agent, "agent:run", *turns)
     assert failed["error"]["code"] == "not_my_trade"
     assert asked["questions"] == [{"id": "period", "question": "Which period should the report cover?"}]
     assert answered["message"]["content"] == [{"type": "text", "text": "Here is your report for last month."}]
+
+
+PACED = """
+import asyncio
+from pathlib import Path
+import agent
+
+HERE = Path(__file__).parent
+write_at_once = agent.write
+
+async def write(chapter, market):
+    with (HERE / "begun.txt").open("a") as begun:
+        begun.write(f"{chapter} ")
+    if chapter == "rivals" and not (HERE / "killed").exists():
+        await asyncio.sleep(600)
+    return await write_at_once(chapter, market)
+
+agent.write = write
+run = agent.run
+"""
+"""The README's agent, whose second chapter takes so long that its process can be killed meanwhile."""
+
+
+async def test_the_readme_task_asks_survives_a_kill_and_writes_no_chapter_twice(tmp_path: Path) -> None:
+    [agent] = blocks(section("Tasks"), "python")
+    provider = Provider(tmp_path / "agent", store={"lease_s": 3}, backend={"type": "python", "target": "paced:run"})
+    provider.write(agent)
+    (provider.folder / "paced.py").write_text(PACED)
+    begun = provider.folder / "begun.txt"
+    async with Receiver(provider.secret).listening() as receiver:
+        with provider.running() as gateway:
+            finch = provider.finch(gateway)
+            task_id = await finch.task("A study, please", callback=receiver.url())
+            asked = await finch.until(task_id, "input_required")
+            assert asked["questions"] == [{"id": "market", "question": "Which market should the study cover?"}]
+            await finch.message(task_id, "Norway")
+            await until(lambda: begun.exists() and begun.read_text() == "demand rivals ")
+            (provider.folder / "killed").touch()
+            gateway.kill()
+        with provider.running() as gateway:
+            ended = await provider.finch(gateway).until(task_id, "completed")
+            await until(lambda: receiver.terminal(task_id) is not None)
+    study = {chapter: f"The {chapter} of Norway." for chapter in ("demand", "rivals", "outlook")}
+    assert ended["message"]["content"] == [{"type": "json", "json": study}]
+    assert begun.read_text().split() == ["demand", "rivals", "rivals", "outlook"]
+    assert receiver.terminal(task_id) == "completed"
+    assert receiver.violations == []
+
+
+async def until(condition: Any, limit_s: float = 45) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true in time"
+        await asyncio.sleep(0.02)
 
 
 async def test_the_agent_object_of_the_docs_asks_from_its_thread_and_answers(tmp_path: Path) -> None:
@@ -319,15 +454,16 @@ async def test_the_agent_object_of_the_docs_asks_from_its_thread_and_answers(tmp
 
 
 def test_the_job_table_holds_everything_an_agent_may_use() -> None:
-    # `port` and the private fields are the engine's; `task_id` is empty in every mode that is served.
-    fields = {field.name for field in dataclasses.fields(Job) if not field.name.startswith("_")} - {"port", "task_id"}
+    # `port` and the private fields are the engine's.
+    fields = {field.name for field in dataclasses.fields(Job) if not field.name.startswith("_")} - {"port"}
     written = [name for row in rows(README, "| on `job` |") for name in names(row[0])]
     assert sorted(re.sub(r"^await |\(.*$", "", name) for name in written) == sorted(
         [*fields, "ask", "save", "progress", "folder"]
     )
 
 
-def test_the_number_of_checks_that_the_readme_promises_is_right() -> None:
-    from finch_gateway.emulator.checks import CHECKS
-
-    assert f"{len(CHECKS)} of {len(CHECKS)}, all checks passed" in section("Your agent as a listing, in ten minutes")
+def test_the_numbers_of_checks_that_the_readme_promises_are_right() -> None:
+    told = section("Your agent as a listing, in ten minutes")
+    assert f"`{len(CHECKS)} of {len(CHECKS)}, all checks passed`" in told
+    both = len(CHECKS) + len(TASK_CHECKS)
+    assert f"`{both} of {both}`" in told

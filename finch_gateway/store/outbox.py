@@ -66,5 +66,7 @@ class Outbox(Protocol):
     async def settle_event(self, delivery: Delivery, end: DeliveryEnd, now: float) -> bool:
         """Write how a claimed delivery ended; False when `op` no longer has the claim.
 
-        `Delivered` and `Dead` let the task's next event go; `RetryAt` counts an attempt.
+        `Delivered` and `Dead` let the task's next event go; `RetryAt` counts an attempt. A replaceable event that
+        a newer one would replace (see `Tasks.commit_task`) is dropped instead of tried again, and a replaceable
+        newer one goes on with its attempts and due time.
         """

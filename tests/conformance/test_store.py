@@ -7,10 +7,10 @@ import time
 import unicodedata
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
 
 import pytest
+from support.task_store import replace
 
 from finch_gateway.store import (
     Answered,

@@ -326,6 +326,33 @@ class TestReplacement:
         seen = await one_of(store, row.task_id, 2)
         assert (seen.attempts, seen.due_at) == (0, NOW + 1)
 
+    async def test_progress_whose_delivery_failed_gives_way_to_the_end_that_came_meanwhile(self, store: Store) -> None:
+        row = await write(store, await running(store), progress(1))
+        in_flight = await claim_one(store)
+        await commit(store, row, NOW, index=COMPLETED, event=event(2, not_before=NOW))
+        assert await store.settle_event(in_flight, RetryAt(NOW + 900), NOW)
+        assert await sequences(store, row.task_id) == [2]
+        assert (await claim_one(store)).attempts == 0
+        assert await store.settle_event(in_flight, RetryAt(NOW + 900), NOW)
+
+    async def test_progress_whose_delivery_failed_gives_way_to_newer_progress_which_waits_in_its_place(
+        self, store: Store
+    ) -> None:
+        row = await write(store, await running(store), progress(1))
+        in_flight = await claim_one(store)
+        await write(store, row, progress(2, not_before=NOW))
+        assert await store.settle_event(in_flight, RetryAt(NOW + 60), NOW)
+        seen = await one_of(store, row.task_id, 2)
+        assert await sequences(store, row.task_id) == [2]
+        assert (seen.attempts, seen.due_at) == (1, NOW + 60)
+
+    async def test_progress_whose_delivery_failed_does_not_give_way_to_a_question(self, store: Store) -> None:
+        row = await write(store, await running(store), progress(1))
+        in_flight = await claim_one(store)
+        await write(store, row, event(2))
+        assert await store.settle_event(in_flight, RetryAt(NOW + 60), NOW)
+        assert await sequences(store, row.task_id) == [1, 2]
+
     async def test_a_question_neither_replaces_nor_is_replaced(self, store: Store) -> None:
         row = await write(store, await running(store), progress(1), event(2))
         assert await sequences(store, row.task_id) == [1, 2]
@@ -359,13 +386,14 @@ class TestReplacement:
 
     async def test_of_several_the_oldest_passes_its_attempts_and_due_time_on(self, store: Store) -> None:
         row = await write(store, await running(store), progress(1))
-        delivery = await claim_one(store)
-        row = await write(store, row, progress(2))
-        await store.settle_event(delivery, RetryAt(NOW + 60), NOW)
-        await write(store, row, progress(3, not_before=NOW + 1), now=NOW + 1)
+        await store.settle_event(await claim_one(store), RetryAt(NOW + 1), NOW)
+        await claim_one(store, NOW + 1)
+        row = await write(store, row, progress(2, not_before=NOW + 2), now=NOW + 2)
+        over = NOW + 1 + CLAIM_S
+        await write(store, row, progress(3, not_before=over), now=over)
         assert await sequences(store, row.task_id) == [3]
         seen = await one_of(store, row.task_id, 3)
-        assert (seen.attempts, seen.due_at) == (1, NOW + 60)
+        assert (seen.attempts, seen.due_at) == (1, NOW + 1)
 
     async def test_a_dead_event_is_kept_and_passes_nothing_on(self, store: Store) -> None:
         row = await write(store, await running(store), progress(1))

@@ -373,7 +373,7 @@ def expect_events(expected: dict[str, dict[str, float]], task_id: str, queue: li
     stands_under, *events = queue
     assert events, "an outbox without events"
     head: tuple[str, str, float] | None = None
-    for sequence, host, _, _, written, due, claimed_by, claim_until, dead in events:  # type: ignore[misc]
+    for sequence, host, _, _, written, due, claimed_by, claim_until, dead, _ in events:  # type: ignore[misc]
         expected["live" if dead is False else "dead"][f"{task_id}:{sequence:012d}"] = written
         if claimed_by is not False:
             head = ("claimed", host, claim_until)

@@ -15,9 +15,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support import task_store
 
 from finch_gateway.errors import ConfigError, StoreUnavailable
-from finch_gateway.store import Answered, Held, Nonce, TurnClaim, TurnEnd, TurnKey
+from finch_gateway.store import Admitted, Answered, Delivered, Held, Nonce, TurnClaim, TurnEnd, TurnKey
 from finch_gateway.stores.sqlite import SqliteStore
 
 NOW = float(int(time.time()))
@@ -158,6 +159,48 @@ class TestGroups:
             await one.probe()
         with pytest.raises(StoreUnavailable):
             await one.peek_turn(TurnKey("l", "i", ""), NOW)
+
+
+class TestTaskGroups:
+    async def test_thirty_two_admissions_at_a_time_share_their_commits(self, store: SqliteStore) -> None:
+        async def dispatches() -> None:
+            for _ in range(20):
+                one = task_store.admission(event=task_store.event(1))
+                assert await store.admit_task(one, NOW) == Admitted(one.receipt, True)
+
+        before = store.commits
+        await asyncio.gather(*(dispatches() for _ in range(32)))
+        assert (store.commits - before) / (32 * 20) <= 0.15
+
+    async def test_a_lone_admission_is_one_commit(self, store: SqliteStore) -> None:
+        before = store.commits
+        await task_store.admit(store, event=task_store.event(1))
+        assert store.commits == before + 1
+
+    async def test_workers_and_deliverers_with_nothing_to_do_write_nothing(
+        self, store: SqliteStore, path: Path
+    ) -> None:
+        later = task_store.event(1, not_before=task_store.NOW + 60)
+        held = await task_store.running(store, event=later)
+        before, log = store.commits, path.with_name("store.db-wal").read_bytes()
+        for _ in range(20):
+            assert await store.lease_task(task_store.LISTING, uuid.uuid4().hex, 30.0, NOW) is None
+            assert list(await store.claim_events(task_store.HOST, uuid.uuid4().hex, 30.0, 10, NOW)) == []
+            assert list(await store.renew_tasks([], NOW + 30, NOW)) == []
+            assert list(await store.lost_tasks([task_store.held_of(held)])) == []
+            assert list(await store.due_tasks(NOW, 10)) == []
+            assert list(await store.due_hosts(NOW)) == []
+            assert await store.purge(NOW, 100) == 0
+        assert store.commits == before
+        assert path.with_name("store.db-wal").read_bytes() == log
+
+    async def test_a_heartbeat_does_not_rewrite_what_the_task_carries(self, store: SqliteStore, path: Path) -> None:
+        row = await task_store.running(store, dispatch=b"d" * (1 << 20), record=b"r" * (1 << 20))
+        log = path.with_name("store.db-wal")
+        before = log.stat().st_size
+        for i in range(10):
+            assert list(await store.renew_tasks([task_store.held_of(row)], NOW + 30 + i, NOW)) == []
+        assert log.stat().st_size - before < 10 * 10 * 4_096
 
 
 WRITER = """
@@ -489,6 +532,26 @@ class TestRoom:
         assert await store.purge(NOW + 50, 100) == 6
         assert [await store.purge(NOW + 101, 7) for _ in range(3)] == [7, 3, 0]
         assert await store.spend(nonce("n0"), NOW + 50)
+
+    async def test_purging_drops_ended_tasks_with_all_they_had_and_receipts_by_their_own_time(
+        self, store: SqliteStore, path: Path
+    ) -> None:
+        for _ in range(3):
+            row = await task_store.running(store, event=task_store.event(1), nonce=None, receipt_until=NOW + 200)
+            final = {"event": task_store.event(2), "keep_until": NOW + 100}
+            await task_store.commit(store, row, index=task_store.COMPLETED, **final)
+        assert [await store.purge(NOW + 100, 2) for _ in range(3)] == [2, 1, 0]
+        assert [await store.purge(NOW + 200, 2) for _ in range(3)] == [2, 1, 0]
+        await store.close()
+        with closing(sqlite3.connect(path)) as connection:
+            for table in ("tasks", "dispatches", "records", "events", "letters", "receipts"):
+                assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
+
+    async def test_a_delivered_event_leaves_nothing_behind(self, store: SqliteStore, path: Path) -> None:
+        await task_store.admit(store, event=task_store.event(1))
+        assert await store.settle_event(await task_store.claim_one(store), Delivered(), NOW)
+        with closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("SELECT count(*) FROM letters").fetchone() == (0,)
 
     async def test_a_turn_under_a_live_lease_is_not_dropped(self, store: SqliteStore) -> None:
         key = TurnKey("l", "i", "")

@@ -45,8 +45,9 @@ CREATE TABLE tasks (
     lease_op TEXT, commit_op TEXT, settled_op TEXT, settled_sequence INTEGER
 );
 CREATE INDEX tasks_ready ON tasks (listing, ready_since) WHERE ready_since IS NOT NULL;
-CREATE INDEX tasks_held ON tasks (listing, lease_until, lease_op) WHERE lease_until IS NOT NULL;
-CREATE INDEX tasks_open ON tasks (deadline, key_id) WHERE keep_until IS NULL;
+CREATE INDEX tasks_held ON tasks (listing, lease_until) WHERE lease_until IS NOT NULL;
+CREATE INDEX tasks_held_under ON tasks (lease_op) WHERE lease_until IS NOT NULL;
+CREATE INDEX tasks_open ON tasks (deadline) WHERE keep_until IS NULL;
 CREATE INDEX tasks_over ON tasks (keep_until) WHERE keep_until IS NOT NULL;
 
 -- The blobs, under the task's number.

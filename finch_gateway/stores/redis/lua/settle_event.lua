@@ -12,7 +12,13 @@ unclaim(event)
 if how == 'delivered' then
   take_out(id, queue, i)
 elseif how == 'retry' then
-  event[ATTEMPTS], event[DUE] = event[ATTEMPTS] + 1, detail
+  local newer = event[REPLACEABLE] and replacement(queue, i)
+  if newer then
+    take_out(id, queue, i)
+    if newer[REPLACEABLE] then newer[ATTEMPTS], newer[DUE] = event[ATTEMPTS] + 1, detail end
+  else
+    event[ATTEMPTS], event[DUE] = event[ATTEMPTS] + 1, detail
+  end
 else
   event[DEAD] = detail
   redis.call('ZREM', LIVE, event_entry(id, event))

@@ -54,12 +54,22 @@ def settle_event(db: sqlite3.Connection, delivery: Delivery, end: DeliveryEnd, n
         case Delivered():
             _drop(db, number)
         case RetryAt(at):
-            db.execute(_RETRY, (at, number))
+            _retry(db, number, at)
         case Dead(reason):
             db.execute(_BURY, (reason, number))
     db.execute("UPDATE tasks SET settled_op = ?, settled_sequence = ? WHERE number = ?", (op, sequence, task))
     _line_up(db, task)
     return True
+
+
+def _retry(db: sqlite3.Connection, number: int, at: float) -> None:
+    """Try again at that time, unless a newer event has replaced this one while it was being delivered."""
+    newer = db.execute(_REPLACEMENT, (number,)).fetchone()
+    if newer is None:
+        db.execute(_RETRY, (at, number))
+        return
+    db.execute(_INHERIT, (at, number, newer[0]))
+    _drop(db, number)
 
 
 def resend_event(db: sqlite3.Connection, task_id: str, sequence: int, now: float) -> bool:
@@ -151,6 +161,19 @@ _CLAIMED = f"{_FIND} AND e.claim_op = ? AND e.claim_until IS NOT NULL"
 _SETTLED = "SELECT 1 FROM tasks WHERE id = ? AND settled_sequence = ? AND settled_op = ?"
 
 _RETRY = "UPDATE events SET attempts = attempts + 1, due_at = ?, claim_until = NULL WHERE number = ?"
+
+# The event that replaces a replaceable one: newer progress, or the end. `keep_until` says that the task has ended.
+_REPLACEMENT = """
+SELECT n.number FROM events AS e JOIN tasks AS t ON t.number = e.task
+JOIN events AS n ON n.task = e.task AND n.sequence > e.sequence AND n.reason IS NULL
+WHERE e.number = ? AND e.replaceable AND (n.replaceable OR t.keep_until IS NOT NULL)
+ORDER BY n.sequence LIMIT 1
+"""
+
+_INHERIT = """
+UPDATE events SET due_at = ?, attempts = (SELECT attempts + 1 FROM events WHERE number = ?)
+WHERE number = ? AND replaceable
+"""
 
 _BURY = "UPDATE events SET reason = ?, claim_until = NULL WHERE number = ?"
 

@@ -71,9 +71,10 @@ def has_work(db: sqlite3.Connection, listing: str, op: str, now: float) -> bool:
 
 def lease_task(db: sqlite3.Connection, listing: str, op: str, lease_s: float, now: float) -> TaskRow | None:
     """Hand a task to a worker, first one whose worker died, then the one that waits longest."""
-    number = _number(db, _HELD_UNDER, listing, now, op)
+    values = {"listing": listing, "now": now, "op": op}
+    number = _number(db, _HELD_UNDER, values)
     if number is None:
-        number = _number(db, _LEASE_OVER, listing, now) or _number(db, _WAITING, listing)
+        number = _number(db, _LEASE_OVER, values) or _number(db, _WAITING, values)
         if number is None:
             return None
         # A lease that is there has ended by itself: its holder crashed.
@@ -157,7 +158,7 @@ def _move(db: sqlite3.Connection, number: int, change: TaskChange, now: float) -
     db.execute("UPDATE records SET record = ? WHERE number = ?", (change.record, number))
 
 
-def _number(db: sqlite3.Connection, statement: str, *values: object) -> int | None:
+def _number(db: sqlite3.Connection, statement: str, values: dict[str, object]) -> int | None:
     row = db.execute(statement, values).fetchone()
     return None if row is None else int(row[0])
 
@@ -172,21 +173,28 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, 0, 1)
 
 _READY = "SELECT count(*) FROM (SELECT 1 FROM tasks WHERE listing = ? AND ready_since IS NOT NULL LIMIT ?)"
 
+# The signs keep SQLite to the index by operation.
+_HELD_UNDER = """
+SELECT number FROM tasks
+WHERE +listing = :listing AND +lease_until > :now AND lease_op = :op AND lease_until IS NOT NULL
+"""
+
 _HAS_WORK = """
 SELECT EXISTS (SELECT 1 FROM tasks WHERE listing = :listing AND ready_since IS NOT NULL)
     OR EXISTS (SELECT 1 FROM tasks WHERE listing = :listing AND lease_until IS NOT NULL AND lease_until <= :now)
-    OR EXISTS (SELECT 1 FROM tasks WHERE listing = :listing AND lease_until > :now AND lease_op = :op)
+    OR EXISTS (
+        SELECT 1 FROM tasks
+        WHERE +listing = :listing AND +lease_until > :now AND lease_op = :op AND lease_until IS NOT NULL
+    )
 """
 
-_HELD_UNDER = "SELECT number FROM tasks WHERE listing = ? AND lease_until > ? AND lease_op = ?"
-
 _LEASE_OVER = """
-SELECT number FROM tasks WHERE listing = ? AND lease_until IS NOT NULL AND lease_until <= ?
+SELECT number FROM tasks WHERE listing = :listing AND lease_until IS NOT NULL AND lease_until <= :now
 ORDER BY lease_until LIMIT 1
 """
 
 _WAITING = """
-SELECT number FROM tasks WHERE listing = ? AND ready_since IS NOT NULL ORDER BY ready_since, number LIMIT 1
+SELECT number FROM tasks WHERE listing = :listing AND ready_since IS NOT NULL ORDER BY ready_since, number LIMIT 1
 """
 
 _LEASE = """

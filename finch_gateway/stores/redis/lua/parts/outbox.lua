@@ -4,7 +4,8 @@
 -- The queue is {host the task stands under in the indexes or false, event, event …}, oldest event first. An event:
 --   CLAIM        the operation that delivers it, or false; its claim ends at CLAIM_UNTIL
 --   DEAD         why it was given up, or false while it is live
-local SEQUENCE, HOST, REPLACEABLE, ATTEMPTS, WRITTEN, DUE, CLAIM, CLAIM_UNTIL, DEAD = 1, 2, 3, 4, 5, 6, 7, 8, 9
+--   ENDS         whether it tells of the task's end
+local SEQUENCE, HOST, REPLACEABLE, ATTEMPTS, WRITTEN, DUE, CLAIM, CLAIM_UNTIL, DEAD, ENDS = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local FIRST = 2
 
 -- The indexes over events; the names of those that are kept per host end with it.
@@ -56,6 +57,14 @@ end
 local function find_event(queue, sequence)
   for i = FIRST, #queue do
     if queue[i][SEQUENCE] == sequence then return queue[i], i end
+  end
+end
+
+-- The event that has replaced a replaceable one while that was delivered, or nil.
+local function replacement(queue, i)
+  for j = i + 1, #queue do
+    local newer = queue[j]
+    if not newer[DEAD] and (newer[REPLACEABLE] or newer[ENDS]) then return newer end
   end
 end
 
@@ -120,7 +129,7 @@ local function publish(id, told, is_final, now)
       end
     end
   end
-  local event = {sequence, host, replaceable, attempts, now, due, false, false, false}
+  local event = {sequence, host, replaceable, attempts, now, due, false, false, false, is_final and not replaceable}
   queue[#queue + 1] = event
   redis.call('HSET', outbox_key(id), sequence, cmsgpack.pack({body, url, callback_key_id}))
   redis.call('ZADD', LIVE, now, event_entry(id, event))

@@ -1,0 +1,287 @@
+"""Engines without processes: the test moves the clock, the agent and every look at the store."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import time
+import uuid
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from finch_gateway.backend import Backend, Supports
+from finch_gateway.engine.agents import ListedAgent
+from finch_gateway.engine.desk import Desk, TaskFile
+from finch_gateway.engine.performing import Interrupted
+from finch_gateway.engine.task_run import TaskRun
+from finch_gateway.engine.tasks import TaskEngine
+from finch_gateway.errors import StoreUnavailable
+from finch_gateway.job import Job, JobFailed, NeedInput, Question, Reply
+from finch_gateway.listing import Listing, OnCrash, Revision
+from finch_gateway.observe import Log
+from finch_gateway.store import HeldTask, Nonce, Store
+from finch_gateway.wire.destinations import OutboundRules
+from finch_gateway.wire.dispatch import read_dispatch
+from finch_gateway.wire.signing import SigningKey
+from finch_gateway.wire.task import expire
+
+LEASE_S = 30.0
+RETENTION_S = 86_400.0
+QUIET_LIMIT_S = 20.0
+
+
+@dataclass(slots=True)
+class Clock:
+    """A clock that moves when it is told to."""
+
+    now: float = field(default_factory=lambda: float(int(time.time())))
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One run of the agent; it does what it is ordered and waits for more. A stubborn one ignores cancellation."""
+
+    job: Job
+    is_stubborn: bool
+    is_waiting: bool = False
+    is_over: bool = False
+    orders: asyncio.Queue[Callable[[Job], Any]] = field(default_factory=asyncio.Queue)
+
+    @property
+    def epoch(self) -> int:
+        """Which holder of the task this run belongs to."""
+        port = self.job.port
+        assert isinstance(port, TaskRun)
+        return port.row.epoch
+
+    async def go_on(self) -> Reply | NeedInput:
+        try:
+            while True:
+                result = await self._obey()
+                if result is not None:
+                    return result
+        finally:
+            self.is_over = True
+
+    async def _obey(self) -> Reply | NeedInput | None:
+        try:
+            self.is_waiting = self.orders.empty()
+            order = await self.orders.get()
+            self.is_waiting = False
+            result: Reply | NeedInput | None = await order(self.job)
+        except StoreUnavailable:
+            return None  # an agent that reports once more
+        except asyncio.CancelledError:
+            if not self.is_stubborn:
+                raise
+            return None
+        return result
+
+    @property
+    def is_quiet(self) -> bool:
+        return self.is_over or (self.is_waiting and self.orders.empty())
+
+
+class Puppet(Backend):
+    """An agent whose every step is the test's."""
+
+    supports = Supports(modes=frozenset({"task"}), questions=True, progress=True, cancel=True)
+
+    def __init__(self) -> None:
+        self.works: list[Work] = []
+        self.makes_stubborn = False
+
+    async def run(self, job: Job) -> Reply | NeedInput:
+        work = Work(job, self.makes_stubborn)
+        self.works.append(work)
+        return await work.go_on()
+
+
+async def report(job: Job, percent: int) -> None:
+    await job.progress(percent, f"at {percent}")
+
+
+async def save(job: Job, state: Any) -> None:
+    await job.save(state)
+
+
+async def ask(job: Job) -> NeedInput:
+    return NeedInput((Question(f"q{len(job.answers)}", "Which?"),), {"asked": len(job.answers)})
+
+
+async def complete(job: Job, text: str) -> Reply:
+    return Reply.of(text)
+
+
+async def fail(job: Job) -> Reply:
+    raise JobFailed("no_data", "There is nothing to report.")
+
+
+class ShakyStore:
+    """A store whose next change is refused, or done with its answer lost."""
+
+    CHANGES = frozenset({"admit_task", "commit_task", "lease_task", "release_task", "renew_tasks", "settle_event"})
+
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+        self.refuses = 0
+        self.loses = 0
+
+    def __getattr__(self, name: str) -> Any:
+        step = getattr(self._inner, name)
+        return self._shaken(step) if name in self.CHANGES else step
+
+    def _shaken(self, step: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
+        async def call(*arguments: Any) -> Any:
+            if self.refuses:
+                self.refuses -= 1
+                raise StoreUnavailable("refused by the test")
+            loses, self.loses = self.loses, max(0, self.loses - 1)
+            result = await step(*arguments)
+            if loses:
+                raise StoreUnavailable("the answer is lost")
+            return result
+
+        return call
+
+
+def listing_named(name: str, on_crash: OnCrash = "rerun") -> Listing:
+    key = SigningKey(b"k" * 32)
+    revision = Revision(f"key-{name}", "current", key, key)
+    return Listing(
+        name=name,
+        wire_protocol="finch_v2",
+        mount="/x",
+        modes=("task",),
+        revisions={revision.key_id: revision},
+        backend_type="python",
+        backend_options={},
+        max_input_rounds=3,
+        on_crash=on_crash,
+    )
+
+
+class Instance:
+    """One process's engine over its own view of the store; it takes, looks and expires when it is told to."""
+
+    def __init__(self, store: Store, listing: Listing, clock: Clock) -> None:
+        self.store = ShakyStore(store)
+        self.listing = listing
+        self.puppet = Puppet()
+        self.runs: dict[TaskRun, asyncio.Task[None]] = {}
+        self.ended: list[TaskRun] = []
+        self._clock = clock
+        self._log = Log("error", io.StringIO())
+        self._agent = ListedAgent(listing, self.puppet)
+        shaky: Any = self.store
+        self._desk = Desk(shaky, clock, RETENTION_S, lambda: None)
+        self._lease_op = uuid.uuid4().hex
+        self._taking = asyncio.Lock()
+        self.engine = TaskEngine(
+            shaky,
+            self._desk,
+            OutboundRules(),
+            self._log,
+            clock,
+            retention_s=RETENTION_S,
+            on_ready=lambda _: None,
+            on_ended=self._stop_run_of,
+        )
+
+    # What Finch asks
+
+    async def accept(self, body: bytes) -> str:
+        """Return the task's id."""
+        dispatch = read_dispatch(body, "finch_v2")
+        receipt = await self.engine.accept(self._agent, dispatch, body, self.listing.current, self.nonce)
+        return str(json.loads(receipt)["merchant_task_id"])
+
+    async def poll(self, task_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(await self.engine.poll(self.listing, task_id, self.nonce))
+        return found
+
+    async def answer(self, task_id: str, text: str, key: str) -> None:
+        content = [{"type": "text", "text": text}]
+        body = {"protocol_version": "2.0", "message": {"role": "user", "content": content}}
+        await self.engine.answer(self.listing, task_id, json.dumps(body).encode(), key, self.nonce)
+
+    async def cancel(self, task_id: str) -> int:
+        """Return the sequence that the answer names."""
+        body = b'{"protocol_version":"2.0","reason":"x"}'
+        answer = await self.engine.cancel(self.listing, task_id, body, self.nonce)
+        return int(json.loads(answer)["sequence"])
+
+    def nonce(self) -> Nonce:
+        op = uuid.uuid4().hex
+        return Nonce(self.listing.current.key_id, op, self._clock.now + 301, op)
+
+    # What a worker and the sweeper do
+
+    async def take(self) -> bool:
+        """Lease a task and start its run; as a worker does, one at a time, and again after a lost answer."""
+        async with self._taking:
+            row = await self.store.lease_task(self.listing.name, self._lease_op, LEASE_S, self._clock.now)
+            if row is None:
+                return False
+            self._lease_op = uuid.uuid4().hex
+        shaky: Any = self.store
+        run = TaskRun(self._agent, row, shaky, self._desk, self._log, self._clock, lambda: None)
+        self.runs[run] = asyncio.get_running_loop().create_task(run.run())
+        return True
+
+    async def look(self, *, renews: bool) -> None:
+        """Notice what others have taken or ended; with `renews` keep the leases of the rest alive."""
+        held = [HeldTask(run.row.task_id, run.row.epoch) for run in self.runs]
+        now = self._clock.now
+        lost = await (self.store.renew_tasks(held, now + LEASE_S, now) if renews else self.store.lost_tasks(held))
+        for run in self.runs:
+            if HeldTask(run.row.task_id, run.row.epoch) in lost:
+                run.stop(Interrupted.LOST)
+
+    async def expire(self) -> None:
+        """End what is overdue, as the sweeper does."""
+        for row in await self.store.due_tasks(self._clock.now, 500):
+            if row.listing == self.listing.name:
+                file = TaskFile.of(row)
+                if await self._desk.commit(file, expire(file.task), epoch=None, keeps_lease=False):
+                    self._stop_run_of(row.task_id)
+
+    def drain(self) -> None:
+        """Give back what is under way."""
+        for run in self.runs:
+            run.stop(Interrupted.DRAIN)
+
+    def _stop_run_of(self, task_id: str) -> None:
+        for run in self.runs:
+            if run.row.task_id == task_id:
+                run.stop(Interrupted.LOST)
+
+    async def quiet(self) -> None:
+        """Return once every run has ended or waits for its agent, and every agent waits for orders."""
+        end = time.monotonic() + QUIET_LIMIT_S
+        while not self._is_quiet():
+            assert time.monotonic() < end, "the instance does not come to rest"
+            await asyncio.sleep(0.001)
+        for run in [run for run, task in self.runs.items() if task.done()]:
+            self.runs.pop(run).result()
+            self.ended.append(run)
+
+    def _is_quiet(self) -> bool:
+        at_work = {work.job.port for work in self.puppet.works if not work.is_over}
+        return all(work.is_quiet for work in self.puppet.works) and all(
+            task.done() or run in at_work for run, task in self.runs.items()
+        )
+
+    async def crash(self) -> None:
+        """Stop at once, as a killed process does: nothing is given back, nothing told."""
+        for work in self.puppet.works:
+            work.is_stubborn = False
+        tasks = list(self.runs.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
