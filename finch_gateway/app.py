@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,17 +58,39 @@ def open_store(settings: StoreSettings) -> Store:
     return RedisStore(settings.url, namespace=settings.namespace)
 
 
-def unknown_backends(config: Config) -> list[Problem]:
-    """Return a problem for each listing whose backend type this version does not have."""
-    return [
-        Problem(
-            f"listings[{index}].backend.type",
-            f"is no backend of this version; it has: {', '.join(BACKENDS)}",
-            config.line(f"listings[{index}].backend.type"),
-        )
-        for index, listing in enumerate(config.listings)
-        if listing.backend.type and listing.backend.type not in BACKENDS
+def backend_problems(config: Config, listings: Sequence[Listing]) -> list[Problem]:
+    """Return what is wrong with the listings' backends, as far as it shows without starting one."""
+    problems = [
+        Problem(f"listings[{index}].backend.type", f"is no backend of this version; it has: {', '.join(BACKENDS)}")
+        for index, settings in enumerate(config.listings)
+        if settings.backend.type and settings.backend.type not in BACKENDS
     ]
+    for listing in listings:
+        if listing.backend_type in BACKENDS:
+            backend = new_backend(listing.backend_type)
+            try:
+                _check_modes(listing, backend)
+                backend.check(backend_env(config, listing))
+            except ConfigError as error:
+                problems += error.problems
+    return placed(config, problems)
+
+
+def placed(config: Config, problems: Sequence[Problem]) -> list[Problem]:
+    """Return the problems with the lines of the file that their settings stand on."""
+    return [replace(problem, line=problem.line or config.line(problem.setting)) for problem in problems]
+
+
+def backend_env(config: Config, listing: Listing) -> BackendEnv:
+    """Return what a listing's backend starts with."""
+    return BackendEnv(
+        listing=listing.name,
+        setting=f"{listing.setting}.backend",
+        options=listing.backend_options,
+        folder=config.folder,
+        max_jobs=listing.max_running_turns + listing.max_running_tasks,
+        max_output_bytes=listing.max_output_bytes,
+    )
 
 
 def new_backend(backend_type: str) -> Backend:
@@ -89,7 +112,7 @@ class Gateway:
         captures: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        if problems := unknown_backends(config):
+        if problems := backend_problems(config, listings):
             raise ConfigError(problems)
         self._config = config
         self._listings = listings
@@ -173,9 +196,11 @@ class Gateway:
             await self._register_revisions()
             await self._refuse_abandoned_tasks()
             for agent in self._agents:
-                _check_modes(agent)
-                await agent.backend.start(self._backend_env(agent))
+                await agent.backend.start(backend_env(self._config, agent.listing))
                 self._started.append(agent.backend)
+        except ConfigError as error:
+            await self._close_all()
+            raise ConfigError(placed(self._config, error.problems)) from error
         except BaseException:
             await self._close_all()
             raise
@@ -212,17 +237,6 @@ class Gateway:
         for backend in self._started:
             await backend.close()
         await self.store.close()
-
-    def _backend_env(self, agent: ListedAgent) -> BackendEnv:
-        listing = agent.listing
-        return BackendEnv(
-            listing=listing.name,
-            setting=f"{listing.setting}.backend",
-            options=listing.backend_options,
-            folder=self._config.folder,
-            max_jobs=listing.max_running_turns + listing.max_running_tasks,
-            max_output_bytes=listing.max_output_bytes,
-        )
 
     async def _register_revisions(self) -> None:
         now = self._clock()
@@ -278,12 +292,12 @@ class Gateway:
         return ""
 
 
-def _check_modes(agent: ListedAgent) -> None:
-    missing = [mode for mode in agent.listing.modes if mode not in agent.backend.supports.modes]
+def _check_modes(listing: Listing, backend: Backend) -> None:
+    missing = [mode for mode in listing.modes if mode not in backend.supports.modes]
     if missing:
         raise ConfigError.one(
-            f"{agent.listing.setting}.modes",
-            f'the {agent.listing.backend_type} backend does not serve "{missing[0]}"; leave it out',
+            f"{listing.setting}.modes",
+            f'the {listing.backend_type} backend does not serve "{missing[0]}"; leave it out',
         )
 
 

@@ -56,11 +56,17 @@ class BackendEnv:
 class Backend:
     """Base class of every backend; `run` is the only method without a default.
 
-    The gateway calls `start` once before any job and `close` once after the last. `run` may be called many
+    The gateway calls `check`, then `start` once before any job and `close` once after the last. `run` may be called many
     times at once. Cancellation is task cancellation: stop the remote work within 3 seconds, then re-raise.
     """
 
     supports: Supports = Supports()
+
+    def check(self, env: BackendEnv) -> None:
+        """Raise `ConfigError` for options that cannot be right; imports nothing and connects to nothing.
+
+        Called by the `check` command, and by the gateway before `start`.
+        """
 
     async def start(self, env: BackendEnv) -> None:
         """Get ready; import SDKs here. Raise `ConfigError` naming the setting and the remedy."""

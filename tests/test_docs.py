@@ -6,7 +6,10 @@ import ast
 import asyncio
 import dataclasses
 import json
+import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -261,14 +264,20 @@ def test_the_event_table_holds_every_event_with_its_level() -> None:
 
 def test_the_numbers_of_the_callback_tables_are_those_of_the_code() -> None:
     schedule, limits, told = Schedule(), CallbackSettings(), section("Tasks")
-    assert (schedule.first_s, schedule.cap_s, schedule.whole_s) == (0.25, 15 * 60, OutboundSettings().callback_schedule_s)
+    assert (schedule.first_s, schedule.cap_s, schedule.whole_s) == (
+        0.25,
+        15 * 60,
+        OutboundSettings().callback_schedule_s,
+    )
     assert "within a quarter of a second" in told
     assert "up to 15 minutes apart" in told
     assert (len(schedule.refused_gaps_s) + 1, sum(schedule.refused_gaps_s)) == (3, 35)
     assert "three attempts, the last within 35 s" in told
     bounds = {row[0]: row[1] for row in rows(ROOT / "docs" / "operations.md", "| what | bound |")}
     assert bounds["a callback"].startswith(f"{limits.attempt_s:g} s per attempt; {limits.max_answer_bytes // 1024} KB")
-    assert bounds["callbacks to one host"].startswith(f"{limits.per_host} attempts at once per process, to {limits.max_hosts}")
+    assert bounds["callbacks to one host"].startswith(
+        f"{limits.per_host} attempts at once per process, to {limits.max_hosts}"
+    )
     claim_s = limits.attempt_s + CLAIM_MARGIN_S
     assert f"for {claim_s:g} s" in section("Leases and claims", ROOT / "docs" / "architecture.md")
 
@@ -467,3 +476,25 @@ def test_the_numbers_of_checks_that_the_readme_promises_are_right() -> None:
     assert f"`{len(CHECKS)} of {len(CHECKS)}, all checks passed`" in told
     both = len(CHECKS) + len(TASK_CHECKS)
     assert f"`{both} of {both}`" in told
+
+
+def test_what_init_writes_passes_with_tasks_and_callbacks_once_they_are_let_in(tmp_path: Path) -> None:
+    def run(*words: str) -> str:
+        command = [sys.executable, "-m", "finch_gateway.cli", *words]
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("FINCH_")}
+        environ |= {"PYTHONPATH": str(ROOT), "FINCH_GATEWAY_SERVER__PORT": "0"}
+        done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run("init")
+    written = (tmp_path / "finch.toml").read_text()
+    outbound = "".join(f"# {line}\n" for line in blocks(section("Tasks"), "toml")[1].splitlines())
+    assert outbound in written
+    written = written.replace(outbound, outbound.replace("# ", ""))
+    assert '["conversation_turn"]' in written
+    (tmp_path / "finch.toml").write_text(written.replace('["conversation_turn"]', '["conversation_turn", "task"]'))
+    told = run("contract-test")
+    checks = len(CHECKS) + len(TASK_CHECKS)
+    assert f"{checks} of {checks}, all checks passed" in told
+    assert "by polling" not in told

@@ -72,6 +72,10 @@ class HttpBackend(Backend):
         self._clock = clock
         self._service: _Service | None = None
 
+    def check(self, env: BackendEnv) -> None:
+        self.refuse_unknown_options(env, _OPTIONS)
+        _read_options(env)
+
     async def start(self, env: BackendEnv) -> None:
         self.refuse_unknown_options(env, _OPTIONS)
         self._service = _read_options(env)

@@ -12,7 +12,7 @@ from typing import Any
 from ..backend import Backend, BackendEnv, Health, Supports
 from ..job import Asked, Job, JobFailed, JobPort, NeedInput, Question, Reply
 from .agent_loop import Outcome
-from .target import Agent, Entry, load_agent
+from .target import Agent, Entry, check_target, load_agent
 from .threads import AgentThreads
 
 
@@ -36,8 +36,12 @@ class PythonBackend(Backend):
         self._threads: AgentThreads | None = None
         self._is_probing = False
 
-    async def start(self, env: BackendEnv) -> None:
+    def check(self, env: BackendEnv) -> None:
         self.refuse_unknown_options(env, frozenset({"target"}))
+        check_target(env)
+
+    async def start(self, env: BackendEnv) -> None:
+        self.check(env)
         self._agent = load_agent(env)
         self._threads = AgentThreads(env.listing, env.max_jobs)
 

@@ -36,6 +36,14 @@ class _Unusable(Exception):
     """Why the target cannot be used, with the remedy."""
 
 
+def check_target(env: BackendEnv) -> None:
+    """Raise `ConfigError` when the target does not have the form of one; nothing is imported."""
+    try:
+        _split(env.options.get("target"))
+    except _Unusable as error:
+        raise ConfigError.one(f"{env.setting}.target", str(error)) from None
+
+
 def load_agent(env: BackendEnv) -> Agent:
     """Import the target and return its agent; raise `ConfigError` naming the setting and the remedy."""
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ..app import unknown_backends
+from ..app import backend_problems
 from ..config import Config
 from ..errors import ConfigError, Problem
 from ..listing import Loaded, read_all
@@ -37,7 +37,7 @@ def _check_file(file: Path | None) -> bool:
     except ConfigError as error:
         _print_problems(error.problems)
         return False
-    problems = (*loaded.problems, *unknown_backends(loaded.config))
+    problems = (*loaded.problems, *backend_problems(loaded.config, loaded.listings))
     _print_settings(loaded.config)
     for warning in loaded.config.warnings:
         click.echo(f"warning: {warning}")

@@ -96,7 +96,12 @@ def _retrieve(work: asyncio.Future[Any]) -> None:
 
 
 def _outcome(backend: Backend, job: Job, work: asyncio.Future[Reply | NeedInput], log: Log) -> Outcome:
-    ids = {"listing": job.listing, "invocation_id": job.invocation_id, "turn_id": job.turn_id}
+    ids = {
+        "listing": job.listing,
+        "invocation_id": job.invocation_id,
+        "turn_id": job.turn_id,
+        "merchant_task_id": job.task_id,
+    }
     if work.cancelled():
         log.error("job.failed", error_type="CancelledError", **ids)
         return AGENT_ERROR

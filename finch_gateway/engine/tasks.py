@@ -17,7 +17,10 @@ from .agents import ListedAgent, deadline_of
 from .desk import Desk, TaskFile, event_of, index_of
 
 YEAR_S = 365 * 86_400.0
+TASK_ID_PREFIX = "task_"
 TASK_ID_BYTES = 18
+"""144 random bits behind a prefix: an id that is never mistaken for a command's option."""
+
 RACES = 20
 """How often a move is tried again against a task that others move at the same time."""
 
@@ -66,7 +69,7 @@ class TaskEngine:
         if self.draining:
             raise Refusal("unavailable", reason="draining", retry_after_s=1)
         now = self._clock()
-        task_id = secrets.token_urlsafe(TASK_ID_BYTES)
+        task_id = TASK_ID_PREFIX + secrets.token_urlsafe(TASK_ID_BYTES)
         receiver = read_receiver(dispatch, self._rules)
         task = life.accepted(task_id, dispatch.invocation_id, dispatch.mode, now, receiver)
         receipt = life.receipt(dispatch.invocation_id, task.id, agent.listing.poll_after_ms)

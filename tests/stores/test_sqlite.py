@@ -149,11 +149,12 @@ class TestGroups:
         assert await spent(path, values) == [True] * 2_000
 
     async def test_a_closed_store_has_no_threads_and_takes_no_calls(self, path: Path) -> None:
+        others = set(threading.enumerate())
         one = SqliteStore(path)
         await one.open()
         await one.probe()
         await one.close()
-        while any(thread.name.startswith("finch-sqlite") for thread in threading.enumerate()):
+        while any(thread.name.startswith("finch-sqlite") for thread in set(threading.enumerate()) - others):
             await asyncio.sleep(0.01)
         with pytest.raises(StoreUnavailable):
             await one.probe()

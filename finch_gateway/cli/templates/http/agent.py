@@ -1,6 +1,6 @@
 """The agent behind this listing, as an HTTP service. Any language and framework will do; put yours in its place.
 
-The gateway POSTs each turn to /run as JSON; the answer is JSON too.
+The gateway POSTs each turn or task to /run as JSON; the answer is JSON too.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The agent behind this listing. The gateway calls `run` once per turn; put yours in its place."""
+"""The agent behind this listing. The gateway calls `run` for each turn and task; put yours in its place."""
 
 from finch_gateway import Job
 
