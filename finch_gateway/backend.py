@@ -56,8 +56,8 @@ class BackendEnv:
 class Backend:
     """Base class of every backend; `run` is the only method without a default.
 
-    The gateway calls `check`, then `start` once before any job and `close` once after the last. `run` may be called many
-    times at once. Cancellation is task cancellation: stop the remote work within 3 seconds, then re-raise.
+    The gateway calls `check`, then `start` once before any job and `close` once after the last. `run` may be
+    called many times at once. Cancellation is task cancellation: stop the remote work within 3 seconds, then re-raise.
     """
 
     supports: Supports = Supports()

@@ -6,6 +6,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,14 @@ from .wire.dispatch import Dispatch
 
 _CODE = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 MAX_QUESTION_CHARS = 10_000
+MAX_QUESTION_ID_CHARS = 256
+
+
+def _check_text(name: str, text: object) -> None:
+    """Raise `TypeError` or `ValueError` for what cannot leave as a text: no `str`, or one with lone surrogates."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name} is a str, not {type(text).__name__}")
+    text.encode()
 
 
 class JobFailed(Exception):
@@ -24,7 +33,8 @@ class JobFailed(Exception):
     """
 
     def __init__(self, code: str, message: str = "") -> None:
-        if not _CODE.fullmatch(code):
+        _check_text("message", message)
+        if not isinstance(code, str) or not _CODE.fullmatch(code):
             raise ValueError("a failure code is snake_case: a letter, then up to 63 letters, digits or underscores")
         super().__init__(code, message)
         self.code = code
@@ -36,6 +46,13 @@ class Reply:
     """What the buyer receives: content parts `{"type":"text","text":…}` or `{"type":"json","json":…}` (wire 5.1)."""
 
     content: tuple[Mapping[str, Any], ...]
+
+    def __post_init__(self) -> None:
+        # A backend or an agent may have put anything there; only what the wire knows leaves.
+        content: object = self.content
+        if isinstance(content, str | bytes) or not isinstance(content, Sequence) or not content:
+            raise TypeError("a reply's content is a list of one part or more")
+        object.__setattr__(self, "content", tuple(_part(part) for part in content))
 
     @classmethod
     def of(cls, value: object) -> Reply:
@@ -50,7 +67,7 @@ class Reply:
         if isinstance(value, Mapping):
             return cls(({"type": "json", "json": dict(value)},))
         if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray) and value:
-            return cls(tuple(_part(part) for part in value))
+            return cls(tuple(value))
         raise TypeError(f"an agent returns str, dict, a list of parts or Reply, not {type(value).__name__}")
 
 
@@ -67,10 +84,19 @@ def _part(part: object) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question to the buyer (wire 5.1)."""
+    """One question to the buyer (wire 5.1): an id of 1 to 256 and a text of 1 to 10,000 characters."""
 
     id: str
     question: str
+
+    def __post_init__(self) -> None:
+        _check_text("a question's id", self.id)
+        _check_text("a question", self.question)
+        if not 1 <= len(self.id) <= MAX_QUESTION_ID_CHARS or not 1 <= len(self.question) <= MAX_QUESTION_CHARS:
+            raise ValueError(
+                f"a question has an id of 1 to {MAX_QUESTION_ID_CHARS} characters "
+                f"and a text of 1 to {MAX_QUESTION_CHARS}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +130,7 @@ class Job:
     `text` holds the text parts joined by newlines, `content` every part, `parameters` the form's fields.
     `deadline` is an aware time in UTC. `attempt` counts from 1 and grows when a crash makes the agent run
     again. `answers` holds the buyer's answers so far by question id, `state` what was last saved, `resume`
-    the `state` of the `NeedInput` that these answers belong to. `dispatch` is the whole envelope, read-only.
+    the `state` of the `NeedInput` that these answers belong to.
     """
 
     listing: str
@@ -122,7 +148,7 @@ class Job:
     contract_test: bool
     locale: str
     output: Mapping[str, Any]
-    dispatch: Mapping[str, Any]
+    envelope: Mapping[str, Any] = field(repr=False)
     port: JobPort = field(repr=False)
     task_id: str = ""
     state: Any = None
@@ -131,10 +157,19 @@ class Job:
     _asked: dict[str, Question] = field(default_factory=dict, repr=False)
     _folder: Path | None = field(default=None, repr=False)
 
-    async def progress(self, percent: int | None = None, stage: str | None = None) -> None:
-        """Report progress, 0 to 100 percent and a short stage; shown where the mode has a place for it."""
-        if percent is not None and not 0 <= percent <= 100:
-            raise ValueError("percent is 0 to 100")
+    async def progress(self, percent: float | None = None, stage: str | None = None) -> None:
+        """Report progress, 0 to 100 whole percent (a fraction is cut off) and a short stage.
+
+        Shown where the mode has a place for it. Raises `TypeError` or `ValueError` for anything else.
+        """
+        if percent is not None:
+            if isinstance(percent, bool) or not isinstance(percent, int | float):
+                raise TypeError(f"percent is a number, not {type(percent).__name__}")
+            if not 0 <= percent <= 100:
+                raise ValueError("percent is 0 to 100")
+            percent = int(percent)
+        if stage is not None:
+            _check_text("stage", stage)
         await self.port.progress(percent, stage)
 
     async def ask(self, id: str, question: str) -> str:  # noqa: A002 - the wire's own name (wire 5.1)
@@ -144,11 +179,10 @@ class Job:
         function runs again from the top, and what was answered is returned at once. Asking one id twice in a
         run raises `ValueError`.
         """
-        if not id or not question or len(id) > 256 or len(question) > MAX_QUESTION_CHARS:
-            raise ValueError(f"a question has an id of 1 to 256 and a text of 1 to {MAX_QUESTION_CHARS} characters")
+        asked = Question(id, question)
         if id in self._asked:
             raise ValueError(f"the question {id!r} was asked twice in one run")
-        self._asked[id] = Question(id, question)
+        self._asked[id] = asked
         if id in self.answers:
             return self.answers[id]
         raise Asked
@@ -157,6 +191,19 @@ class Job:
         """Keep `state` (JSON) durably: it is `job.state` when the agent runs again after a crash or a question."""
         await self.port.save(state)
         self.state = state
+
+    @property
+    def dispatch(self) -> Mapping[str, Any]:
+        """The whole envelope as a copy of the agent's own, without what only the gateway may use.
+
+        That is the callback and the upload URLs: whoever has them can speak for this provider.
+        """
+        copy = deepcopy(dict(self.envelope))
+        copy.pop("callback", None)
+        uploads = copy.get("artifact_uploads")
+        for slot in uploads if isinstance(uploads, list) else ():
+            slot.pop("put_url", None)
+        return copy
 
     @property
     def folder(self) -> Path:
@@ -207,7 +254,7 @@ def job_of(
         contract_test=contract_test,
         locale=dispatch.locale,
         output=dispatch.output,
-        dispatch=dispatch.envelope,
+        envelope=dispatch.envelope,
         port=port,
         task_id=task_id,
         state=state,

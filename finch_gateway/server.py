@@ -78,9 +78,9 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        drain = asyncio.ensure_future(self._gateway.drain())
+        # Still listening: whoever comes during the drain gets a signed 503 and not a closed door.
+        await self._gateway.drain()
         await super().shutdown(sockets)
-        await drain
 
 
 def _parser(name: Parser) -> type[asyncio.Protocol]:

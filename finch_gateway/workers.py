@@ -115,6 +115,8 @@ class Workers:
 
     def _end(self, workers: Sequence[Worker]) -> None:
         """Ask every child to drain, and end those that do not by the end of the grace time."""
+        # The children have the socket too; once they have closed theirs, nobody is to wait in its queue.
+        self._listener.close()
         for worker in workers:
             if worker.process.poll() is None:
                 worker.process.terminate()

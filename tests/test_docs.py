@@ -24,6 +24,7 @@ from support.receiver import Receiver
 from finch_gateway import Job
 from finch_gateway.backends import http as http_backend
 from finch_gateway.cli import COMMANDS, main
+from finch_gateway.cli.demo.scenes import SCENES
 from finch_gateway.config import load
 from finch_gateway.config.settings import (
     CredentialSettings,
@@ -476,6 +477,8 @@ def test_the_numbers_of_checks_that_the_readme_promises_are_right() -> None:
     assert f"`{len(CHECKS)} of {len(CHECKS)}, all checks passed`" in told
     both = len(CHECKS) + len(TASK_CHECKS)
     assert f"`{both} of {both}`" in told
+    assert len(SCENES) == 12
+    assert "twelve scenes" in section("Commands")
 
 
 def test_what_init_writes_passes_with_tasks_and_callbacks_once_they_are_let_in(tmp_path: Path) -> None:

@@ -144,8 +144,10 @@ def _headers(job: Job, left_s: float) -> dict[str, str]:
         "Content-Type": "application/json",
         "Accept": "application/json",
         "Accept-Encoding": "identity",
-        # Equal for every run of the same turn, other once more questions have been answered.
-        "Idempotency-Key": digest([job.listing, job.invocation_id, job.turn_id, len(job.answers)]),
+        # Equal for every run of the same work, another once more was answered.
+        "Idempotency-Key": digest(
+            [job.listing, job.mode, job.invocation_id, job.turn_id, dict(job.answers), job.resume]
+        ),
         "Finch-Deadline": deadline_text(job),
         "Finch-Timeout-Ms": str(max(0, int(left_s * 1000))),
     }

@@ -15,6 +15,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
     agent: ListedAgent
     dispatch: Dispatch
+    body: bytes
     revision: Revision
     key: TurnKey
     began: float

@@ -12,10 +12,10 @@ import msgspec
 from ..errors import StoreUnavailable
 from ..observe import Log, blame
 from ..store import Held, TurnClaim, TurnEnd, TurnKey, Turns
+from .patience import STORE_RETRY_S
 from .performing import Interrupted, Signal, give_signal
 
 BEATS_PER_LEASE = 5
-STORE_RETRY_S = 0.5
 
 
 @dataclass(eq=False, slots=True)

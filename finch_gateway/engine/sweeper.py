@@ -24,13 +24,17 @@ async def expire_forever(
     store: Tasks, desk: Desk, log: Log, clock: Callable[[], float], on_ended: Callable[[str], None]
 ) -> None:
     """End tasks whose deadline has passed, also those that nobody polls or runs (wire 6.6), until cancelled."""
+    is_away = False
     while True:
         await asyncio.sleep(EXPIRE_EVERY_S)
         try:
+            is_away, was_away = False, is_away
             for row in await store.due_tasks(clock(), BATCH):
                 await _expire(row, desk, log, on_ended)
         except StoreUnavailable as error:
-            log.warning("expiry.failed", **blame(error))
+            is_away = True
+            if not was_away:
+                log.warning("expiry.failed", **blame(error))
 
 
 async def _expire(row: TaskRow, desk: Desk, log: Log, on_ended: Callable[[str], None]) -> None:

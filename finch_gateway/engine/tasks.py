@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable
 from hashlib import sha256
@@ -23,6 +24,8 @@ TASK_ID_BYTES = 18
 
 RACES = 20
 """How often a move is tried again against a task that others move at the same time."""
+
+_KEY_ID = re.compile(r"[!-~]{1,256}")
 
 TakeNonce = Callable[[], Nonce]
 
@@ -70,7 +73,7 @@ class TaskEngine:
             raise Refusal("unavailable", reason="draining", retry_after_s=1)
         now = self._clock()
         task_id = TASK_ID_PREFIX + secrets.token_urlsafe(TASK_ID_BYTES)
-        receiver = read_receiver(dispatch, self._rules)
+        receiver, refused = read_receiver(dispatch, revision.key_id, self._rules)
         task = life.accepted(task_id, dispatch.invocation_id, dispatch.mode, now, receiver)
         receipt = life.receipt(dispatch.invocation_id, task.id, agent.listing.poll_after_ms)
         nonce = take_nonce()
@@ -88,7 +91,8 @@ class TaskEngine:
             event=event_of(task, now),
             receipt=receipt,
             max_queue=agent.listing.max_queue,
-            may_start=revision.state == "current",
+            # A repeat has its receipt whatever its callback says; only a new task needs one that can be used.
+            may_start=revision.state == "current" and refused is None,
             receipt_until=now + YEAR_S,
             keep_until=now + self._retention_s,
         )
@@ -114,7 +118,7 @@ class TaskEngine:
             case QueueFull():
                 raise Refusal("queue_full", retry_after_s=5)
             case Free():
-                raise Refusal("auth_failed", reason="key_retiring")
+                raise refused or Refusal("auth_failed", reason="key_retiring")
 
     async def poll(self, listing: Listing, task_id: str, take_nonce: TakeNonce) -> bytes:
         """Return the task's snapshot (wire 6.3)."""
@@ -185,13 +189,23 @@ class TaskEngine:
         )
 
 
-def read_receiver(dispatch: Dispatch, rules: OutboundRules) -> life.Receiver | None:
-    """Return where a dispatch wants its events; raise `Refusal` for a URL that cannot be used (wire 7.5, 9.1)."""
-    if dispatch.callback is None:
-        return None
+def read_receiver(dispatch: Dispatch, key_id: str, rules: OutboundRules) -> tuple[life.Receiver | None, Refusal | None]:
+    """Return where a dispatch wants its events, or the refusal of what it names instead (wire 7.5, 9.1).
+
+    A dispatch that names no callback key id has its events signed under its own.
+    """
+    callback = dispatch.callback
+    if callback is None:
+        return None, None
+    named = callback.callback_key_id or key_id
+    if not _KEY_ID.fullmatch(named):
+        return None, _refusal("callback_key_id", "callback_key_id is not 1 to 256 visible ASCII characters")
     try:
-        destination = read_destination(dispatch.callback.url, rules)
+        destination = read_destination(callback.url, rules)
     except DestinationRefused as error:
-        detail = f"The envelope is not valid: callback.url {error.reason}."
-        raise Refusal("envelope_invalid", reason="callback_url", detail=detail) from error
-    return life.Receiver(dispatch.callback.url, destination.host, dispatch.callback.callback_key_id)
+        return None, _refusal("callback_url", f"url {error.reason}")
+    return life.Receiver(callback.url, destination.host, named), None
+
+
+def _refusal(reason: str, what: str) -> Refusal:
+    return Refusal("envelope_invalid", reason=reason, detail=f"The envelope is not valid: callback.{what}.")

@@ -9,14 +9,15 @@ from typing import Any, cast
 
 from ..errors import Refusal, StoreUnavailable
 from ..job import Job, NeedInput, Reply, job_of
-from ..observe import Log
+from ..observe import Log, blame
 from ..store import ClearQuestion, Held, KeepQuestion, TurnEnd, Turns
 from ..wire import replies
 from ..wire.dispatch import with_input
-from ..wire.documents import read_value, write
+from ..wire.documents import read_object, read_value, write
 from .agents import answers_from_capabilities
 from .attempt import Attempt
 from .holding import HeldTurn, Holdings
+from .patience import patiently
 from .performing import (
     AGENT_ERROR,
     AGENT_INTERRUPTED,
@@ -46,7 +47,7 @@ class _TurnPort:
         record = write(state)
         if len(record) > self.max_bytes:
             raise ValueError(f"a saved state has at most {self.max_bytes} bytes")
-        if not await self.store.save_turn(self.turn.key, self.turn.epoch, record, self.clock()):
+        if not await patiently(lambda: self.store.save_turn(self.turn.key, self.turn.epoch, record, self.clock())):
             self.turn.stop(Interrupted.LOST)
         self.turn.saved = state
 
@@ -135,7 +136,7 @@ class TurnRun:
         record: KeepQuestion | ClearQuestion | None = cleared
         try:
             if isinstance(outcome, NeedInput):
-                keep = self._keep(attempt, turn, opened, outcome)
+                keep = self._keep(attempt, held, turn, opened, outcome)
                 asked = [(question.id, question.question) for question in outcome.questions]
                 reply = replies.input_required(invocation_id, asked)
                 record = keep if attempt.dispatch.conversation.conversation_id else record
@@ -147,17 +148,24 @@ class TurnRun:
             if len(reply) <= attempt.agent.listing.max_output_bytes:
                 return reply, record
             failure = OUTPUT_TOO_LARGE
-        except ValueError:
+        except Exception as error:
             # What the agent handed over cannot be said in JSON: NaN, lone surrogates, foreign objects.
-            self._log.error("job.failed", error_type="NotJson", **attempt.ids)
+            self._log.error("job.failed", **attempt.ids, **blame(error))
             failure = AGENT_ERROR
         return replies.failed(invocation_id, failure.code, failure.message), cleared
 
-    def _keep(self, attempt: Attempt, turn: HeldTurn, opened: OpenQuestion | None, need: NeedInput) -> KeepQuestion:
+    def _keep(
+        self, attempt: Attempt, held: Held, turn: HeldTurn, opened: OpenQuestion | None, need: NeedInput
+    ) -> KeepQuestion:
+        # Read anew: the agent had the values that were read before in its hands.
+        if held.question:
+            asking = OpenQuestion.from_bytes(held.question).input
+        else:
+            asking = cast("dict[str, Any]", read_object(attempt.body)["input"])
         record = OpenQuestion(
             ids=[asked.id for asked in need.questions],
             answers=opened.answered_by(attempt.dispatch.text) if opened else {},
-            input=opened.input if opened else dict(attempt.dispatch.input),
+            input=asking,
             state=need.state,
             saved=turn.saved,
         )

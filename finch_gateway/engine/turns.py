@@ -44,6 +44,7 @@ class TurnEngine:
         self,
         agent: ListedAgent,
         dispatch: Dispatch,
+        body: bytes,
         revision: Revision,
         take_nonce: Callable[[], Nonce],
         trace_id: str = "",
@@ -54,7 +55,7 @@ class TurnEngine:
         """
         if self.holdings.draining:
             raise Refusal("unavailable", reason="draining", retry_after_s=1)
-        attempt = self._attempt(agent, dispatch, revision, trace_id)
+        attempt = self._attempt(agent, dispatch, body, revision, trace_id)
         nonce: Nonce | None = take_nonce()
         while True:
             reply = await self._claim_and_run(attempt, nonce) or await self._wait(attempt)
@@ -62,12 +63,14 @@ class TurnEngine:
                 return reply
             nonce = None
 
-    def _attempt(self, agent: ListedAgent, dispatch: Dispatch, revision: Revision, trace_id: str) -> Attempt:
+    def _attempt(
+        self, agent: ListedAgent, dispatch: Dispatch, body: bytes, revision: Revision, trace_id: str
+    ) -> Attempt:
         now = self._clock()
         deadline = deadline_of(agent.listing, dispatch, now)
         margin = min(MAX_MARGIN_S, MARGIN_SHARE * max(0.0, deadline - now))
         key = TurnKey(agent.listing.name, dispatch.invocation_id, dispatch.conversation.turn_id)
-        return Attempt(agent, dispatch, revision, key, now, deadline, deadline - margin, trace_id)
+        return Attempt(agent, dispatch, body, revision, key, now, deadline, deadline - margin, trace_id)
 
     async def _claim_and_run(self, attempt: Attempt, nonce: Nonce | None) -> bytes | None:
         """Return the stored answer, or run the turn; None while another attempt holds it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from ..errors import StoreUnavailable
@@ -34,6 +34,7 @@ class Worker:
         self._clock = clock
         self._lease_s = lease_s
         self._runs: dict[str, TaskRun] = {}
+        self._renewed_at = clock()
         self._wake = {agent.listing.name: asyncio.Event() for agent in agents}
         # Kept until it is answered: asked again, it finds the task it may have leased when the store went away.
         self._lease_op = {agent.listing.name: issue_nonce() for agent in agents}
@@ -78,13 +79,17 @@ class Worker:
 
     async def _take_forever(self, agent: ListedAgent) -> None:
         wake = self._wake[agent.listing.name]
+        is_away = False
         while not self._stopping:
             wake.clear()
             try:
+                is_away, was_away = False, is_away
                 if await self._take(agent):
                     continue
             except StoreUnavailable:
-                self._log.warning("worker.store_away", listing=agent.listing.name)
+                is_away = True
+                if not was_away:
+                    self._log.warning("worker.store_away", listing=agent.listing.name)
             except Exception as error:
                 # Whatever it is, the listing's tasks must go on being taken.
                 self._log.error("worker.failed", listing=agent.listing.name, **blame(error))
@@ -97,13 +102,18 @@ class Worker:
         """Take one task, if there is room and one is ready."""
         if agent.running_tasks >= agent.listing.max_running_tasks:
             return False
+        if self._clock() - self._renewed_at >= self._lease_s / 2:
+            # After an outage or a jump of the clock our own leases may be over: no task of ours is up for taking.
+            await self._renew()
         name = agent.listing.name
         row = await self._store.lease_task(name, self._lease_op[name], self._lease_s, self._clock())
         if row is None:
             return False
         self._lease_op[name] = issue_nonce()
-        agent.running_tasks += 1
-        self._begin(self._run(agent, row), self._running)
+        run = self._runs.get(row.task_id)
+        if run is None or not run.adopt(row):
+            agent.running_tasks += 1
+            self._begin(self._run(agent, row), self._running)
         return True
 
     async def _run(self, agent: ListedAgent, row: TaskRow) -> None:
@@ -129,28 +139,33 @@ class Worker:
     async def _look_after_leases(self) -> None:
         """Notice what others ended, and keep the leases of the rest alive."""
         renew_every_s = self._lease_s / BEATS_PER_LEASE
-        renewed_at = self._clock()
         while True:
             await asyncio.sleep(min(LOOK_EVERY_S, renew_every_s))
-            held = [HeldTask(run.row.task_id, run.row.epoch) for run in self._runs.values()]
-            if not held:
-                continue
-            now = self._clock()
             try:
-                if now - renewed_at >= renew_every_s:
-                    lost = await self._store.renew_tasks(held, now + self._lease_s, now)
-                    renewed_at = now
-                else:
-                    lost = await self._store.lost_tasks(held)
+                if self._clock() - self._renewed_at >= renew_every_s:
+                    await self._renew()
+                elif held := self._held():
+                    self._stop_lost(await self._store.lost_tasks(held))
             except StoreUnavailable:
                 continue
             except Exception as error:
+                # Whatever it is, the leases must go on being looked after.
                 self._log.error("lease.renewal_failed", **blame(error))
-                continue
-            for task in lost:
-                run = self._runs.get(task.task_id)
-                if run is not None and run.row.epoch == task.epoch:
-                    run.stop(Interrupted.LOST)
+
+    async def _renew(self) -> None:
+        now = self._clock()
+        if held := self._held():
+            self._stop_lost(await self._store.renew_tasks(held, now + self._lease_s, now))
+        self._renewed_at = now
+
+    def _held(self) -> list[HeldTask]:
+        return [HeldTask(run.row.task_id, run.row.epoch) for run in self._runs.values()]
+
+    def _stop_lost(self, lost: Sequence[HeldTask]) -> None:
+        for task in lost:
+            run = self._runs.get(task.task_id)
+            if run is not None and run.row.epoch == task.epoch:
+                run.stop(Interrupted.LOST)
 
     def _begin(self, work: Coroutine[Any, Any, None], kept: set[asyncio.Task[None]]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -78,7 +78,8 @@ class AgentOn:
         _check_service_version(call, dispatch)
         take = call.nonce.take
         if dispatch.mode == "conversation_turn":
-            return Answer(200, await self._turns.answer(self._agent, dispatch, call.revision, take, call.trace_id))
+            reply = await self._turns.answer(self._agent, dispatch, call.body, call.revision, take, call.trace_id)
+            return Answer(200, reply)
         receipt = await self._tasks.accept(self._agent, dispatch, call.body, call.revision, take, call.trace_id)
         return Answer(202, receipt)
 

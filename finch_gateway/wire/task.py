@@ -120,6 +120,14 @@ def accepted(task_id: str, invocation_id: str, mode: Mode, at: float, receiver: 
     return Task(task_id, invocation_id, mode, State.QUEUED, 1, at, receiver)
 
 
+def stand_in(task_id: str, invocation_id: str, state: str, version: int) -> Task:
+    """Return what can be said of a task whose record cannot be read: enough to show it and to end it.
+
+    A task's version grows with every event, so a sequence above it is above every event's.
+    """
+    return Task(task_id, invocation_id, "task", State(state), version + 1, 0.0)
+
+
 def advance(task: Task, to: State, **facts: Any) -> Task:
     """The only way a task changes state; each move is one event. Raises `IllegalMove`."""
     if to not in MOVES[task.state]:

@@ -81,9 +81,7 @@ class Platform:
     def want(self, kind: str) -> Errand:
         assert self.finch
         deadline_s = 3 if ENDS[kind] == "expired" else 300
-        envelope = self.finch.task_envelope(
-            TEXTS.get(kind, kind), callback=self.receiver.url(), deadline_s=deadline_s
-        )
+        envelope = self.finch.task_envelope(TEXTS.get(kind, kind), callback=self.receiver.url(), deadline_s=deadline_s)
         errand = Errand(kind, envelope)
         self.errands.append(errand)
         return errand

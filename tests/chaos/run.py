@@ -168,12 +168,13 @@ class Run:
         return broken_at
 
     async def _recover(self, driving: asyncio.Task[None], broken_at: float, verdict: Verdict) -> None:
-        try:
-            await asyncio.wait_for(driving, self._end_limit_s)
-        except TimeoutError:
+        # Not `wait_for`, which would wait for the cancelled one without a limit.
+        await asyncio.wait({driving}, timeout=self._end_limit_s)
+        if not driving.done():
             states = {errand.name: errand.status or "never accepted" for errand in self._platform.errands}
             verdict.violations.append(f"not everything ran to its end: {states}")
             return
+        driving.result()
         async with self._opened() as store:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._end_limit_s):
