@@ -111,7 +111,8 @@ class Turns(Protocol):
     async def claim_turn(self, claim: TurnClaim, now: float) -> Verdict:
         """Spend the claim's nonce, then say what is known of the turn or hand it over, in one step.
 
-        In this order: a consumed nonce is `Replayed`; another input is `Conflict`; an answer is `Answered`;
+        In this order: a consumed nonce is `Replayed`; another input, or a task of the same identity, is
+        `Conflict`; an answer is `Answered`;
         a live lease is `Running` (or `Held` again for the same `op`); else, where the claim may start,
         `Held` with the next epoch, otherwise `Free`. The nonce stays spent whatever comes back.
         """

@@ -40,16 +40,31 @@ from finch_gateway.store import (
     Conflict,
     Delivered,
     Free,
+    Held,
     HeldTask,
     QueueFull,
     Replayed,
     Store,
     TaskIndex,
     TaskRow,
+    TurnClaim,
+    TurnKey,
 )
 
 
+def turn_claim(invocation_id: str, turn_id: str = "") -> TurnClaim:
+    key = TurnKey(LISTING, invocation_id, turn_id)
+    return TurnClaim(key, None, "digest of a turn", "kid", "", fresh("op"), 10.0, NOW + 1000, True, b"{}")
+
+
 class TestAdmission:
+    async def test_an_invocation_is_a_task_or_a_turn_and_never_both(self, store: Store) -> None:
+        one = await admit(store)
+        assert await store.claim_turn(turn_claim(one.invocation_id), NOW) == Conflict()
+        assert isinstance(await store.claim_turn(turn_claim(one.invocation_id, "turn"), NOW), Held)
+        assert isinstance(await store.claim_turn(turn_claim("a turn"), NOW), Held)
+        assert await store.admit_task(admission(invocation_id="a turn"), NOW) == Conflict()
+
     async def test_a_new_dispatch_is_admitted_under_its_receipt(self, store: Store) -> None:
         assert await store.admit_task(admission(receipt=b"receipt"), NOW) == Admitted(b"receipt", True)
 

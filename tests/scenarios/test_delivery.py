@@ -11,6 +11,7 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -160,7 +161,7 @@ def hold_against_schedule(receiver: Receiver, stopped_at: float, restarted_at: f
         attempts[event.body["event_id"]].append(event.at)
     for instants in attempts.values():
         assert instants[-1] - instants[0] < SCHEDULE_S
-        for number, (before, after) in enumerate(zip(instants, instants[1:], strict=False)):
+        for number, (before, after) in enumerate(pairwise(instants)):
             limit_s = 2.0**number + LATE_S
             if before < restarted_at and after > stopped_at:
                 # The new process lets the backlog go a few events a second.

@@ -18,8 +18,9 @@ from ...store import (
     TaskChange,
     TaskIndex,
     TaskRow,
+    TurnKey,
 )
-from .keys import nonce_name, receipt_name
+from .keys import nonce_name, receipt_name, turn_name
 from .reading import Reply
 from .replies import instant, nonsense, number, raw, rows, text
 from .scripts import Fact, Told
@@ -43,7 +44,8 @@ def admit(one: TaskAdmission, now: float) -> Told:
         _event(one.event),
     )
     name = receipt_name(one.listing, one.invocation_id)
-    blobs = (name, one.dispatch, one.record, one.receipt, one.event.body if one.event else b"")
+    same_turn = turn_name(TurnKey(one.listing, one.invocation_id, ""))
+    blobs = (name, same_turn, one.dispatch, one.record, one.receipt, one.event.body if one.event else b"")
     return _with_nonce(one.nonce, facts, blobs)
 
 

@@ -16,7 +16,7 @@ from ...store import (
     TurnKey,
     Verdict,
 )
-from .keys import conversation_name, nonce_name, turn_name
+from .keys import conversation_name, nonce_name, receipt_name, turn_name
 from .reading import Reply
 from .replies import instant, nonsense, text
 from .scripts import Told
@@ -26,7 +26,9 @@ def claim(one: TurnClaim, now: float) -> Told:
     """Tell of a claim; the nonce's name comes along where one is to be spent."""
     key, nonce = one.key, one.nonce
     name = turn_name(key)
-    raw: tuple[bytes, ...] = (name, conversation_name(key, one.conversation_id, name), one.facts)
+    # Only a turn without an id of its own can have the identity of a task.
+    same_task = b"" if key.turn_id else receipt_name(key.listing, key.invocation_id)
+    raw: tuple[bytes, ...] = (name, conversation_name(key, one.conversation_id, name), one.facts, same_task)
     lease_until = now + one.lease_s
     facts = (
         now,

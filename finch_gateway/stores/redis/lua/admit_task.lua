@@ -1,9 +1,10 @@
 -- Spend the nonce and accept the dispatch: task, receipt and first event.
--- Raw: receipt's name, dispatch, record, receipt, event's body, and the nonce's name if one is to be spent.
+-- Raw: receipt's name, name of the turn with the same identity, dispatch, record, receipt, event's body, and the
+-- nonce's name if one is to be spent.
 local now, id, listing, invocation_id, key_id, digest, op, state, is_ready, is_final, deadline, max_queue, may_start,
   receipt_until, keep_until, event, nonce_op, nonce_until = unpack(cmsgpack.unpack(ARGV[1]))
-local receipt_key, dispatch, record, receipt, body, nonce =
-  tag .. 'i' .. ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local receipt_key, same_turn, dispatch, record, receipt, body, nonce =
+  tag .. 'i' .. ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
 if nonce and not spend(nonce, nonce_op, nonce_until, now) then return {'replayed'} end
 
@@ -16,6 +17,7 @@ if packed then
     return {'admitted', known_receipt, known_op == op and 1 or 0}
   end
 end
+if redis.call('GET', tag .. 't' .. same_turn) then return {'conflict'} end
 if not may_start then return {'free'} end
 if redis.call('ZCARD', READY_SINCE .. listing) >= max_queue then return {'full'} end
 

@@ -1,8 +1,9 @@
 -- Spend the nonce, then say what is known of the turn or hand it over.
--- Raw: turn's name, conversation's name, facts; and the nonce's name if one is to be spent.
+-- Raw: turn's name, conversation's name, facts, name of the receipt of a task with the same identity or nothing; and
+-- the nonce's name if one is to be spent.
 local now, digest, key_id, op, lease_until, keep_until, may_start, listing, invocation_id, turn_id, conversation_id,
   nonce_op, nonce_until = unpack(cmsgpack.unpack(ARGV[1]))
-local name, conversation, facts, nonce = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local name, conversation, facts, same_task, nonce = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
 if nonce and not spend(nonce, nonce_op, nonce_until, now) then return {'replayed'} end
 
@@ -25,6 +26,7 @@ if turn then
     return {'running', digits(turn[LEASE])}
   end
 end
+if same_task ~= '' and redis.call('GET', tag .. 'i' .. same_task) then return {'conflict'} end
 if not may_start then return {'free'} end
 
 local epoch, attempt, saved, keep = 1, 1, false, false

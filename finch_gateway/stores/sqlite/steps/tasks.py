@@ -22,6 +22,7 @@ from ....store import (
 from .admission import spend
 from .outbox import write_event
 from .rows import changed, digest, op_mark, task_rows
+from .turns import is_turn
 
 
 class _Standing(NamedTuple):
@@ -44,6 +45,8 @@ def admit_task(db: sqlite3.Connection, admission: TaskAdmission, now: float) -> 
     if known is not None:
         input_digest, receipt, admitted_by = known
         return Admitted(receipt, admitted_by == op) if input_digest == admission.input_digest else Conflict()
+    if is_turn(db, admission.listing, admission.invocation_id):
+        return Conflict()
     if not admission.may_start:
         return Free()
     if _ready(db, admission.listing, admission.max_queue) >= admission.max_queue:

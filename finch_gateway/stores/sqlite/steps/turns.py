@@ -44,6 +44,8 @@ def claim_turn(db: sqlite3.Connection, claim: TurnClaim, now: float) -> Verdict:
     name = _turn_name(claim.key)
     where = (digest(claim.key.listing, claim.conversation_id), now, name)
     turn = _Turn(*db.execute(_LOOK, where).fetchone())
+    if turn.input_digest is None and not claim.key.turn_id and _is_task(db, claim.key):
+        return Conflict()
     if turn.input_digest is None:
         return _take_new(db, name, claim, turn, now) if claim.may_start else Free()
     if turn.input_digest != claim.input_digest:
@@ -53,6 +55,17 @@ def claim_turn(db: sqlite3.Connection, claim: TurnClaim, now: float) -> Verdict:
     if turn.lease_until is not None and turn.lease_until > now:
         return _held(turn, turn.epoch, turn.attempt) if turn.op == claim.op else Running(turn.lease_until)
     return _take_over(db, name, claim, turn, now) if claim.may_start else Free()
+
+
+def is_turn(db: sqlite3.Connection, listing: str, invocation_id: str) -> bool:
+    """Say whether a turn without an id of its own has this identity, which a task would have too."""
+    name = _turn_name(TurnKey(listing, invocation_id, ""))
+    return db.execute("SELECT 1 FROM turns WHERE id = ?", (name,)).fetchone() is not None
+
+
+def _is_task(db: sqlite3.Connection, key: TurnKey) -> bool:
+    name = digest(key.listing, key.invocation_id)
+    return db.execute("SELECT 1 FROM receipts WHERE id = ?", (name,)).fetchone() is not None
 
 
 def peek_turn(db: sqlite3.Connection, key: TurnKey, now: float) -> Running | Answered | Free:
