@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: help demo test check fix bench clean
+.PHONY: help demo test check fix chaos bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -27,6 +27,10 @@ check: $(STAMP)  ## style, types, imports
 fix: $(STAMP)  ## put style right
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+chaos: $(STAMP)  ## kill the gateway at every point, many times; the long scenarios at full size (over half an hour)
+	@PYTHONPATH=tests $(BIN)/python -m chaos --times 10 --at-once 12
+	@CHAOS=full $(BIN)/python -m pytest -q -s tests/engine/test_interleavings.py tests/scenarios/test_races.py tests/scenarios/test_delivery.py
 
 bench: $(STAMP)  ## ratios against reference servers, in one run
 	@$(BIN)/pip install -q -r benchmarks/requirements.txt

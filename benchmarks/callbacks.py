@@ -11,15 +11,13 @@ import argparse
 import asyncio
 import contextlib
 import json
-import multiprocessing
-import multiprocessing.connection
-import os
 import statistics
 import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from io import StringIO
 
 from finch_gateway.observe import Log
@@ -28,7 +26,7 @@ from finch_gateway.store import Delivered, Delivery, DeliveryEnd
 from finch_gateway.wire.destinations import OutboundRules
 from finch_gateway.wire.signing import SigningKey, answer_headers, issue_nonce
 
-from . import servers
+from . import receiver, servers, traffic
 
 HOSTS = [f"127.0.0.{number}" for number in range(1, 17)]
 """Sixteen names of this machine; with four connections each they are as many in flight as the reference has."""
@@ -37,8 +35,9 @@ IN_FLIGHT = 64
 KEY_ID = "finch.agenton.00000000-0000-4000-8000-000000000000"
 KEY = SigningKey(b"k" * 32)
 BODY = json.dumps({"protocol_version": "2.0", "event_type": "task.completed", "padding": "x" * 500}).encode()
-TARGET = "/api/callbacks/agenton?task=7f%2F1"
+TARGET = traffic.CALLBACK_TARGET.decode()
 FLOOR, STRETCH = 8.0, 20.0
+"""What one host's ratio is judged by."""
 
 
 class MemoryOutbox:
@@ -100,45 +99,17 @@ async def post(count: int, hosts: Sequence[str], port: int) -> int:
     return failed
 
 
-class Receiver(asyncio.Protocol):
-    """Answers 204 to every callback, and looks no closer than at its end."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-        self._held = b""
-
-    def data_received(self, data: bytes) -> None:
-        self._held += data
-        answered = self._held.count(BODY)
-        if answered:
-            self._held = self._held[self._held.rindex(BODY) + len(BODY) :]
-            self._transport.write(b"HTTP/1.1 204 No Content\r\n\r\n" * answered)  # type: ignore[attr-defined]
-
-
-def receive(ports: multiprocessing.connection.Connection) -> None:
-    """Be the receiver, on the generator's core, until ended."""
-    servers.pin_generator()
-
-    async def serve() -> None:
-        server = await asyncio.get_running_loop().create_server(Receiver, "0.0.0.0", 0)
-        ports.send(server.sockets[0].getsockname()[1])
-        await server.serve_forever()
-
-    asyncio.run(serve())
-
-
 def measure(contender: str, count: int, hosts: int, port: int) -> float:
     """Run a contender in a process of its own; return its callbacks per second of CPU."""
     command = [sys.executable, "-m", "benchmarks.callbacks", "--contender", contender]
     command += ["--count", str(count), "--hosts", str(hosts), "--port", str(port)]
-    run = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    on_the_servers_core = partial(servers.pin, servers.SERVER_CORE)
+    run = subprocess.run(command, cwd=servers.ROOT, check=True, stdout=subprocess.PIPE, preexec_fn=on_the_servers_core)
     return float(run.stdout)
 
 
 def run_contender(contender: str, count: int, hosts: Sequence[str], port: int) -> None:
     """Print this process's callbacks per second of CPU."""
-    if servers.SERVER_CORE is not None:
-        os.sched_setaffinity(0, {servers.SERVER_CORE})
     with contextlib.suppress(ImportError):
         import uvloop
 
@@ -150,19 +121,6 @@ def run_contender(contender: str, count: int, hosts: Sequence[str], port: int) -
     if failed:
         sys.exit(f"{failed} of {count} callbacks failed")
     print(count / (time.process_time() - began))
-
-
-@contextlib.contextmanager
-def receiver() -> Iterator[int]:
-    """Run the receiver; yields its port."""
-    here, there = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=receive, args=(there,), daemon=True)
-    process.start()
-    try:
-        yield here.recv()
-    finally:
-        process.terminate()
-        process.join()
 
 
 def compare(count: int, hosts: int, rounds: int, port: int) -> float:
@@ -190,9 +148,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run_contender(options.contender, options.count, HOSTS[: options.hosts], options.port)
         return 0
     print("signed callbacks per second of CPU, medians")
-    with receiver() as port:
-        ratio = compare(options.count, 1, options.rounds, port)
-        compare(options.count, len(HOSTS), options.rounds, port)
+    with receiver.running() as there:
+        ratio = compare(options.count, 1, options.rounds, there.port)
+        compare(options.count, len(HOSTS), options.rounds, there.port)
     verdict = "stretch" if ratio >= STRETCH else "met" if ratio >= FLOOR else "BELOW"
     print(f"one host: {ratio:.1f} x (floor {FLOOR:.0f}, stretch {STRETCH:.0f}): {verdict}")
     return int(verdict == "BELOW")

@@ -1,7 +1,16 @@
-"""The agent behind the measured gateways: it says what it was told."""
+"""The agent behind the measured gateways."""
+
+import asyncio
 
 from finch_gateway import Job
 
 
 async def run(job: Job) -> str:
+    """Say what was told."""
+    return job.text
+
+
+async def sleep(job: Job) -> str:
+    """Never come to an end."""
+    await asyncio.Event().wait()
     return job.text

@@ -77,7 +77,7 @@ class _Line:
             return -1
         status = int(data[9:12])
         # After an exception uvicorn hangs up without having said so.
-        self.closing = status == 500 or (status != 200 and b"connection: close" in data[:end].lower())
+        self.closing = status == 500 or (status >= 400 and b"connection: close" in data[:end].lower())
         return status
 
 

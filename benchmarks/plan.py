@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from . import load, servers, traffic
@@ -18,6 +19,7 @@ class Kind:
     """A server under measurement.
 
     `fsync` is its Redis's `appendfsync`, empty where it has none; `needs` names modules beyond the development install.
+    `module` is a reference's, empty for the gateway, which does `work`; `status` is what every answer must have.
     """
 
     name: str
@@ -27,6 +29,8 @@ class Kind:
     signs: bool = True
     make: traffic.Maker = traffic.signed_turns
     needs: tuple[str, ...] = ()
+    work: servers.Work = servers.TURNS
+    status: int = 200
 
 
 KINDS = (
@@ -47,6 +51,8 @@ KINDS = (
     Kind("redis", "gateway on Redis, appendfsync everysec", fsync="everysec"),
     Kind("redis-always", "gateway on Redis, appendfsync always", fsync="always"),
     Kind("sqlite", "gateway on SQLite FULL"),
+    Kind("redis-tasks", "as redis, dispatches of tasks only", fsync="everysec", work=servers.INTAKE, status=202),
+    Kind("sqlite-tasks", "as sqlite, dispatches of tasks only", work=servers.INTAKE, status=202),
 )
 
 
@@ -75,7 +81,8 @@ MAX_REQUESTS = 100_000
 class Measure:
     """One server under one scenario in one round.
 
-    `verified` counts the sampled answers that were 200 and, where the server signs, carried a good signature.
+    `errors` counts answers of another status than the due one; `verified` the sampled answers that had it and, where
+    the server signs, carried a good signature.
     """
 
     requests: int
@@ -84,16 +91,12 @@ class Measure:
     p99_ms: float
     cpu_us: float
     statuses: dict[int, int]
+    errors: int
     sampled: int
     verified: int
     generator_cpu: float
     store_cpu_us: float = 0.0
     commands_per_write: float = 0.0
-
-    @property
-    def errors(self) -> int:
-        """Answers other than 200."""
-        return self.requests - self.statuses.get(200, 0)
 
 
 Round = dict[str, dict[str, Measure]]
@@ -102,9 +105,10 @@ Round = dict[str, dict[str, Measure]]
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A server that is up, its Redis, and what it weighed before the first request."""
+    """A server that is up, what is sent to it, its Redis, and what it weighed before the first request."""
 
     kind: Kind
+    make: traffic.Maker
     process: Process
     store: Process | None
     idle_rss_mb: float
@@ -127,10 +131,18 @@ def _start_one(kind: Kind, root: Path, stack: ExitStack) -> Running:
     folder = root / kind.name
     (folder / "store").mkdir(parents=True)
     store = stack.enter_context(servers.valkey(folder / "store", kind.fsync)) if kind.fsync else None
-    server = servers.reference(kind.module, folder, store) if kind.module else servers.gateway(folder, store)
-    process = stack.enter_context(server)
-    load.drive(process.port, kind.make(1), 1)  # it is up once it has answered
-    return Running(kind, process, store, process.rss_mb())
+    make = kind.make
+    if kind.work is servers.INTAKE:
+        make = partial(traffic.signed_tasks, callback_port=stack.enter_context(servers.silent_receiver()))
+    process = stack.enter_context(_server(kind, folder, store))
+    load.drive(process.port, make(1), 1)  # it is up once it has answered
+    return Running(kind, make, process, store, process.rss_mb())
+
+
+def _server(kind: Kind, folder: Path, store: Process | None) -> AbstractContextManager[Process]:
+    if kind.module:
+        return servers.reference(kind.module, folder, store)
+    return servers.gateway(folder, store, kind.work)
 
 
 def run_round(running: dict[str, Running], scenarios: Sequence[Scenario], say: Callable[[str], None]) -> Round:
@@ -146,13 +158,13 @@ def run_round(running: dict[str, Running], scenarios: Sequence[Scenario], say: C
 
 
 def _measure(server: Running, scenario: Scenario) -> Measure:
-    requests = server.kind.make(_count(server, scenario))
+    requests = server.make(_count(server, scenario))
     before, store_before = server.process.cpu_s(), _store_state(server.store)
     outcome = load.drive(server.process.port, requests, scenario.connections, scenario.rate)
     cpu_s, store_after = server.process.cpu_s() - before, _store_state(server.store)
     store_cpu_s, commands, reads = (after - was for after, was in zip(store_after, store_before, strict=True))
     checked = [
-        answer.startswith(b"HTTP/1.1 200")
+        answer.startswith(b"HTTP/1.1 %d" % server.kind.status)
         and (not server.kind.signs or traffic.is_good_answer(requests[index], answer))
         for index, answer in outcome.samples
     ]
@@ -163,6 +175,7 @@ def _measure(server: Running, scenario: Scenario) -> Measure:
         p99_ms=outcome.percentile_ms(99),
         cpu_us=cpu_s / len(requests) * 1e6,
         statuses=dict(outcome.statuses),
+        errors=len(requests) - outcome.statuses[server.kind.status],
         sampled=len(checked),
         verified=sum(checked),
         generator_cpu=outcome.own_cpu,
@@ -175,7 +188,7 @@ def _count(server: Running, scenario: Scenario) -> int:
     """Warm the server up and return how many requests fill the scenario's time."""
     if scenario.rate is not None:
         return int(scenario.rate * scenario.seconds)
-    warm_up = server.kind.make(max(2 * scenario.connections, int(100 * scenario.seconds)))
+    warm_up = server.make(max(2 * scenario.connections, int(100 * scenario.seconds)))
     outcome = load.drive(server.process.port, warm_up, scenario.connections)
     return max(50, min(MAX_REQUESTS, int(len(warm_up) / outcome.seconds * scenario.seconds)))
 

@@ -31,11 +31,11 @@ def goals(results: Sequence[Result]) -> str:
     rows = [("goal", "measured (min - max)", "floor", "stretch", "")]
     for result in results:
         goal, sign = result.goal, ">=" if result.goal.more else "<="
-        reached = _spread(result.reached) if result.reached else "-"
+        reached = spread(result.reached) if result.reached else "-"
         rows.append(
             (f"{goal.name} {goal.unit}", reached, f"{sign} {goal.floor:g}", f"{goal.stretch:g}", result.verdict)
         )
-    return _table(rows)
+    return table(rows)
 
 
 def scenarios(rounds: Sequence[Round]) -> str:
@@ -45,7 +45,7 @@ def scenarios(rounds: Sequence[Round]) -> str:
         by_server = [one.get(scenario.name, {}) for one in rounds]
         names = [name for name in scenario.servers if all(name in one for one in by_server)]
         if names:
-            parts.append(f"{scenario.name}\n" + _table([_TITLES, *(_row(name, by_server) for name in names)]))
+            parts.append(f"{scenario.name}\n" + table([_TITLES, *(_row(name, by_server) for name in names)]))
     return "\n\n".join(parts)
 
 
@@ -65,7 +65,7 @@ def _row(name: str, by_server: Sequence[dict[str, Measure]]) -> tuple[str, ...]:
     total = sum(statuses.values())
     return (
         name,
-        _spread(over_a) if over_a else "-",
+        spread(over_a) if over_a else "-",
         f"{median(lambda m: m.rate):,.0f}",
         f"{median(lambda m: m.p50_ms):.2f}",
         f"{median(lambda m: m.p99_ms):.2f}",
@@ -124,14 +124,16 @@ def document(results: Sequence[Result], rounds: Sequence[Round], idle_rss_mb: di
     }
 
 
-def _spread(spread: Spread) -> str:
-    digits = 2 if spread.greatest < 100 else 0
-    if spread.least == spread.greatest:
-        return f"{spread.median:.{digits}f}"
-    return f"{spread.median:.{digits}f} ({spread.least:.{digits}f} - {spread.greatest:.{digits}f})"
+def spread(values: Spread) -> str:
+    """Return a median with its least and greatest."""
+    digits = 2 if values.greatest < 100 else 0
+    if values.least == values.greatest:
+        return f"{values.median:.{digits}f}"
+    return f"{values.median:.{digits}f} ({values.least:.{digits}f} - {values.greatest:.{digits}f})"
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as text in columns."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows

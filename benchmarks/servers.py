@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import redis
@@ -35,21 +36,38 @@ port = 0
 [store]
 url = "{store_url}"
 
+[outbound]
+allow_hosts = ["127.0.0.1"]
+allow_private = true
+
 [[listings]]
 name = "bench"
 mount = "/finch/v2"
-modes = ["conversation_turn"]
-max_running_turns = 512
+{limits}
 
 [listings.backend]
 type = "python"
-target = "echo_agent:run"
+target = "echo_agent:{agent}"
 
 [[listings.credentials]]
 key_id = "{key_id}"
 request_secret = "env:FINCH_BENCH_SECRET"
 callback_secret = "env:FINCH_BENCH_SECRET"
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a gateway is given to do: its listing's modes and limits, and the function of `echo_agent` that does it."""
+
+    limits: str
+    agent: str = "run"
+
+
+TURNS = Work('modes = ["conversation_turn"]\nmax_running_turns = 512')
+INTAKE = Work('modes = ["task"]\nmax_running_tasks = 1\nmax_queue = 1000000', agent="sleep")
+"""One task runs for ever, so that all the others are admitted and nothing else."""
+LIVES = Work('modes = ["task"]\nmax_running_tasks = 64\nmax_queue = 1000000')
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +106,15 @@ def store_counts(store: Process) -> StoreCounts:
     return StoreCounts(called, info["total_reads_processed"])
 
 
+def pin(core: int | None) -> None:
+    """Put this process on a core, where there is more than one."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+
+
 def pin_generator() -> None:
     """Put this process on the generator's core."""
-    if LOAD_CORE is not None:
-        os.sched_setaffinity(0, {LOAD_CORE})
+    pin(LOAD_CORE)
 
 
 @contextmanager
@@ -105,11 +128,12 @@ def reference(name: str, folder: Path, store: Process | None) -> Iterator[Proces
 
 
 @contextmanager
-def gateway(folder: Path, store: Process | None) -> Iterator[Process]:
-    """Run the gateway with the echo agent, on that Redis, or on SQLite in `folder`."""
+def gateway(folder: Path, store: Process | None, work: Work = TURNS) -> Iterator[Process]:
+    """Run the gateway on that Redis, or on SQLite in `folder`."""
     store_url = "sqlite:///finch.db" if store is None else f"redis://127.0.0.1:{store.port}/0"
     config = folder / "finch.toml"
-    config.write_text(_CONFIG.format(store_url=store_url, key_id=traffic.KEY_ID))
+    fields = {"store_url": store_url, "key_id": traffic.KEY_ID, "limits": work.limits, "agent": work.agent}
+    config.write_text(_CONFIG.format(**fields))
     shutil.copy(ROOT / "benchmarks" / "echo_agent.py", folder)
     command = [sys.executable, "-c", "from finch_gateway.cli import main; main()", "serve", "--config", str(config)]
     with _python_server(command, folder) as process:
@@ -136,6 +160,16 @@ def valkey(folder: Path, fsync: str) -> Iterator[Process]:
         yield Process(child.pid, port)
 
 
+@contextmanager
+def silent_receiver() -> Iterator[int]:
+    """Hold a port that takes connections and never answers; yields it.
+
+    Callbacks to it are written like any others, but the four attempts under way hang for their whole time limit.
+    """
+    with socket.create_server(("127.0.0.1", 0), backlog=4096) as listener:
+        yield int(listener.getsockname()[1])
+
+
 def _wait_for_ping(client: redis.Redis, child: subprocess.Popen[bytes]) -> None:
     give_up = time.monotonic() + _START_S
     while True:
@@ -157,23 +191,17 @@ def _python_server(command: list[str], folder: Path) -> Iterator[Process]:
 @contextmanager
 def _running(command: list[str], core: int | None, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command on a core, its output in files of `folder`; end it on the way out."""
-
-    def pin() -> None:
-        if core is not None:
-            os.sched_setaffinity(0, {core})
-
     environment = {**os.environ, "FINCH_BENCH_SECRET": traffic.DISPLAYED_SECRET}
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
-        child = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=err, preexec_fn=pin)
+        child = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=out, stderr=err, preexec_fn=partial(pin, core)
+        )
     try:
         yield child
     finally:
-        child.terminate()
-        try:
-            child.wait(10)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+        # What it holds is thrown away with its folder: nothing is worth an orderly end.
+        child.kill()
+        child.wait()
 
 
 def _started_port(child: subprocess.Popen[bytes], stderr: Path) -> int:

@@ -1,4 +1,4 @@
-"""The requests that are sent: pre-signed P1 turns of 1.1 KB, and the same text for the A2A reference."""
+"""The requests that are sent: pre-signed turns and tasks of 1.1 KB, and the same text for the A2A reference."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from finch_gateway.wire.signing import SigningKey, canonical
 
@@ -19,17 +19,26 @@ TEXT = "Summarise the attached quarterly report in three sentences: what changed
 )
 """What the turn says; echoed, it makes a reply of about 424 bytes."""
 
-_BODY = (
+CALLBACK_TARGET = b"/api/callbacks/agenton?task=7f%2F1"
+
+_OPENING = (
     b'{"protocol_version":"2.0","invocation_id":"%(invocation)s","dispatch_id":"%(dispatch)s",'
     b'"service_version_id":"0b6f3f0e-5d3c-4a44-9a55-0f1b8f3f6a01","offer_id":"5f0c2a10-6a77-4c55-8a0e-6f0a6f0b7c02",'
-    b'"offer_revision":3,"interaction_mode":"conversation_turn","quantity":1,'
+    b'"offer_revision":3,"interaction_mode":"%(mode)s","quantity":1,'
     b'"terms_hash":"0x2a6d1f6f0c2b4e8f9a1b3c5d7e9f00112233445566778899aabbccddeeff0011",'
     b'"limits":{"deadline_at":"2099-08-24T10:30:00.000Z"},'
-    b'"conversation":{"conversation_id":"%(conversation)s","turn_id":"%(turn)s",'
-    b'"context_mode":"platform_managed","messages":[]},'
+)
+_CLOSING = (
     b'"input":{"content":[{"type":"text","text":"' + TEXT.encode() + b'"}],"parameters":{}},"task_completed":false,'
     b'"output_contract":{"artifacts":{"min_items":0,"max_items":0,"allowed_media_types":[],'
     b'"max_bytes_per_asset":0,"max_total_bytes":0}},"artifact_uploads":[]}'
+)
+_TURN_BODY = (
+    _OPENING + b'"conversation":{"conversation_id":"%(conversation)s","turn_id":"%(turn)s",'
+    b'"context_mode":"platform_managed","messages":[]},' + _CLOSING
+)
+_TASK_BODY = (
+    _OPENING + b'"callback":{"url":"http://127.0.0.1:%(port)d%(target)s","callback_key_id":"%(key_id)s"},' + _CLOSING
 )
 _HEAD = (
     b"POST " + TARGET + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -52,8 +61,13 @@ Maker = Callable[[int], list[bytes]]
 
 def signed_turns(count: int) -> list[bytes]:
     """Return `count` P1 turns, signed now: they are good for 300 seconds."""
-    key, timestamp = SigningKey(SECRET), str(int(time.time())).encode()
-    return [_signed_turn(key, timestamp) for _ in range(count)]
+    return _signed(count, _TURN_BODY, {b"mode": b"conversation_turn"})
+
+
+def signed_tasks(count: int, callback_port: int) -> list[bytes]:
+    """Return `count` P2 dispatches, signed now, whose events go to that port of this machine."""
+    fields = {b"mode": b"task", b"port": callback_port, b"target": CALLBACK_TARGET, b"key_id": KEY_ID.encode()}
+    return _signed(count, _TASK_BODY, fields)
 
 
 def a2a_messages(count: int) -> list[bytes]:
@@ -67,29 +81,38 @@ def a2a_messages(count: int) -> list[bytes]:
 
 def is_good_answer(request: bytes, answer: bytes) -> bool:
     """Whether an answer carries a good signature over its own bytes and belongs to that request (wire 2.1)."""
-    head, _, body = answer.partition(b"\r\n\r\n")
+    asked = json.loads(request.partition(b"\r\n\r\n")[2])["invocation_id"]
+    return is_signed(answer, TARGET) and json.loads(answer.partition(b"\r\n\r\n")[2])["invocation_id"] == asked
+
+
+def is_signed(message: bytes, target: bytes) -> bool:
+    """Whether an answer or a callback carries our agent's good signature over POST, the target and its body."""
+    head, _, body = message.partition(b"\r\n\r\n")
     headers = {}
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
         headers[name.strip().lower()] = value.strip()
     signed = canonical(
-        b"POST", TARGET, headers.get(b"x-agent-timestamp", b""), headers.get(b"x-agent-nonce", b""), body
+        b"POST", target, headers.get(b"x-agent-timestamp", b""), headers.get(b"x-agent-nonce", b""), body
     )
-    asked = json.loads(request.partition(b"\r\n\r\n")[2])["invocation_id"]
     return headers.get(b"x-agent-key-id") == KEY_ID.encode() and (
         SigningKey(SECRET).sign(signed) == headers.get(b"x-agent-signature")
-        and json.loads(body)["invocation_id"] == asked
     )
 
 
 def sample_body() -> bytes:
     """Return the body of one turn."""
-    return _BODY % _identities()
+    return _TURN_BODY % {**_identities(), b"mode": b"conversation_turn"}
 
 
-def _signed_turn(key: SigningKey, timestamp: bytes) -> bytes:
-    fields: dict[bytes, bytes | int] = {**_identities(), b"timestamp": timestamp}
-    body = _BODY % fields
+def _signed(count: int, body: bytes, fields: Mapping[bytes, bytes | int]) -> list[bytes]:
+    key, timestamp = SigningKey(SECRET), str(int(time.time())).encode()
+    return [_signed_request(key, timestamp, body, fields) for _ in range(count)]
+
+
+def _signed_request(key: SigningKey, timestamp: bytes, form: bytes, given: Mapping[bytes, bytes | int]) -> bytes:
+    fields: dict[bytes, bytes | int] = {**given, **_identities(), b"timestamp": timestamp}
+    body = form % fields
     nonce = os.urandom(16).hex().encode()
     fields |= {
         b"nonce": nonce,

@@ -148,7 +148,7 @@ class Job:
     contract_test: bool
     locale: str
     output: Mapping[str, Any]
-    envelope: Mapping[str, Any] = field(repr=False)
+    _envelope: Mapping[str, Any] = field(repr=False)
     port: JobPort = field(repr=False)
     task_id: str = ""
     state: Any = None
@@ -198,7 +198,7 @@ class Job:
 
         That is the callback and the upload URLs: whoever has them can speak for this provider.
         """
-        copy = deepcopy(dict(self.envelope))
+        copy = deepcopy(dict(self._envelope))
         copy.pop("callback", None)
         uploads = copy.get("artifact_uploads")
         for slot in uploads if isinstance(uploads, list) else ():
@@ -254,7 +254,7 @@ def job_of(
         contract_test=contract_test,
         locale=dispatch.locale,
         output=dispatch.output,
-        envelope=dispatch.envelope,
+        _envelope=dispatch.envelope,
         port=port,
         task_id=task_id,
         state=state,

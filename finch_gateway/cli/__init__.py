@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ COMMANDS = {
     "serve": "Run the gateway.",
     "check": "Show the effective configuration and everything wrong with it, offline.",
     "demo": "Watch gateway, example agent and Finch emulator work together.",
+    "say": "Send your agent a sentence as Finch would, and read its answer.",
     "contract-test": "Play Finch's connection test against a listing.",
     "tasks": "List, show and cancel tasks.",
     "callbacks": "List, show and resend callbacks that were not delivered.",
@@ -36,8 +38,35 @@ config_option = click.option(
 )
 
 
+class CannotRun(click.ClickException):
+    """A command that could not do its work at all: something named is wrong, or what it needs is not there."""
+
+    exit_code = 2
+
+
 class Commands(click.Group):
     """Knows its commands by name and imports one when it runs; turns failures into one line and an exit code."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run as click does, but say every error in one line that names the program."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        try:
+            status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except click.ClickException as error:
+            _show(error)
+            status = error.exit_code
+        except click.Abort:
+            click.echo("finch-gateway: aborted", err=True)
+            status = 1
+        sys.exit(status if isinstance(status, int) else 0)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -70,11 +99,20 @@ class Commands(click.Group):
             raise click.exceptions.Exit(1) from error
 
 
+def _show(error: click.ClickException) -> None:
+    if type(error).show not in (click.ClickException.show, click.UsageError.show):
+        return error.show()  # a group that was called without a command shows its help instead
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    more = f" Try {context.command_path} --help." if context else ""
+    click.echo(f"finch-gateway: {error.format_message()}{more}", err=True)
+    return None
+
+
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="finch-gateway")
 def main() -> None:
     """Turns any existing agent into a listing on Finch."""
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a sign gets another one, never a traceback.
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        # A sign that cannot be shown, or read, becomes another one, never a traceback.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")

@@ -8,30 +8,25 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
-from urllib.parse import urlsplit
+from tempfile import TemporaryDirectory
 
 import click
 
 from ..config import Config, ListingSettings, load
-from ..emulator.checks import Bench, CheckResult, checks_for, run_check
-from ..emulator.line import SocketLine
+from ..config.settings import SQLITE
+from ..emulator.checks import Bench, checks_for, run_check
 from ..emulator.platform import NoAnswer, Platform
 from ..emulator.receiver import Receiver
-from . import config_option
+from . import CannotRun, config_option
+from .contract_report import Report, print_summary
 from .evidence import Evidence, ListingEvidence, as_json, hash_of, write_private
-from .finch_side import SideUnusable, endpoint_of, receiver_address, receiver_for
+from .finch_side import origin_and_path, platform_for, receiver_address, receiver_for
 from .gateway_process import GatewayNotStarted, run_orderly, running_gateway
-from .screen import heed_no_color, mark, ticking
+from .operating import listing_named
+from .screen import heed_no_color, ticking
 
-
-class CannotRun(click.ClickException):
-    """The test could not be made at all."""
-
-    exit_code = 2
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(f"finch-gateway: {self.message}", err=True)
+_OWN_STORE = "an SQLite store that is thrown away afterwards"
+_UNKNOWN_STORE = "that of the running gateway"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +90,23 @@ def command(
     expire. The agent runs for up to three. Callbacks need a way here: --receiver-url, or an [outbound] table that
     lets the gateway call 127.0.0.1; without one, polling stands in and the summary says where.
 
+    Without --base-url a gateway is started for the test, with a store of its own that is thrown away: the configured
+    one is left alone.
+
     The evidence holds no secret, signature or text, and is bound to the configuration's SHA-256.
 
-    Exits with 0 when every check passed, 1 when one failed, 2 when the test could not run.
+    Exits with 0 when no check failed, 1 when one did, 2 when the test could not run.
     """
     heed_no_color(ctx)
+    if evidence_file is not None and not evidence_file.absolute().parent.is_dir():
+        raise CannotRun(f"--evidence: {click.format_filename(evidence_file.absolute().parent)} is no folder")
     evidence = run_orderly(
         _test(Wanted(config_file, base_url, receiver_url, receiver_listen, listing, deadline_s, is_json))
     )
     if is_json:
         click.echo(as_json(evidence))
     else:
-        _print_summary(evidence)
+        print_summary(evidence)
     if evidence_file is not None:
         _keep(evidence, evidence_file, is_quiet=is_json)
     ctx.exit(0 if evidence.ok else 1)
@@ -115,46 +115,43 @@ def command(
 async def _test(wanted: Wanted) -> Evidence:
     environ = dict(os.environ)
     config = load(wanted.config_file, environ)
-    listings = _chosen(config, wanted.listing)
+    listings = (listing_named(config, wanted.listing),) if wanted.listing else config.listings
     started_at, sha256 = datetime.now(UTC), hash_of(config.file)
-    _check_base_url(wanted.base_url)
-    async with _receiving(config, listings, wanted) as receiver, _target(config, wanted, environ) as (base_url, path):
+    named = origin_and_path(wanted.base_url) if wanted.base_url else None
+    async with _receiving(config, listings, wanted) as receiver, _target(config, named, environ, wanted) as target:
         # The neighbour of a listing is any other: a task must not be seen from there (wire 1.12).
-        platforms = {listing.name: _platform(config, listing, base_url, path) for listing in config.listings}
+        platforms = {listing.name: platform_for(config, listing, *target) for listing in config.listings}
         tested = [
-            await _test_listing(listing, _bench(config, listing, platforms, receiver, wanted), base_url, wanted)
+            await _test_listing(listing, _bench(config, listing, platforms, receiver, wanted), target[0], wanted)
             for listing in listings
         ]
-    return Evidence(config.file, sha256, base_url + path, started_at, tuple(tested))
-
-
-def _chosen(config: Config, name: str) -> tuple[ListingSettings, ...]:
-    chosen = tuple(listing for listing in config.listings if name in ("", listing.name))
-    if not chosen:
-        known = ", ".join(listing.name for listing in config.listings)
-        raise CannotRun(f"--listing: the configuration has no listing of that name; it has: {known}")
-    return chosen
-
-
-def _check_base_url(base_url: str) -> None:
-    try:
-        urlsplit(base_url)
-    except ValueError as error:
-        raise CannotRun("--base-url: is malformed") from error
+    store = _UNKNOWN_STORE if named else _OWN_STORE
+    called_at = receiver.base_url if receiver else ""
+    return Evidence(config.file, sha256, "".join(target), store, called_at, started_at, tuple(tested))
 
 
 @asynccontextmanager
-async def _target(config: Config, wanted: Wanted, environ: dict[str, str]) -> AsyncIterator[tuple[str, str]]:
-    """Yield the base URL without its path, and the path: those of a gateway that runs or is started here."""
-    if wanted.base_url:
-        parts = urlsplit(wanted.base_url)
-        yield f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+async def _target(
+    config: Config, named: tuple[str, str] | None, environ: dict[str, str], wanted: Wanted
+) -> AsyncIterator[tuple[str, str]]:
+    """Yield the base URL without its path, and the path: those of a gateway that runs or is started here.
+
+    The one that is started has a store of its own: in the configured one it would take up the real tasks that wait
+    there, and leave the test's behind.
+    """
+    if named:
+        yield named
         return
-    try:
-        async with running_gateway(config.file, environ) as gateway:
-            yield gateway.base_url, ""
-    except GatewayNotStarted as error:
-        raise CannotRun(str(error)) from error
+    if not wanted.is_quiet:
+        click.echo(f"A gateway is started for this test, with {_OWN_STORE};")
+        click.echo("--base-url tests one that runs, with the store it has.")
+    with TemporaryDirectory(prefix="finch-contract-test-") as folder:
+        own = {**environ, "FINCH_GATEWAY_STORE__URL": f"{SQLITE}{folder}/finch.db"}
+        try:
+            async with running_gateway(config.file, own) as gateway:
+                yield gateway.base_url, ""
+        except GatewayNotStarted as error:
+            raise CannotRun(str(error)) from error
 
 
 @asynccontextmanager
@@ -163,14 +160,11 @@ async def _receiving(
 ) -> AsyncIterator[Receiver | None]:
     """Listen for callbacks while the block runs, where a listing takes tasks and its callbacks can arrive."""
     with_tasks = [listing for listing in listings if "task" in listing.modes]
-    try:
-        address = receiver_address(config, wanted.base_url, wanted.receiver_url, wanted.receiver_listen)
-        receiver = receiver_for(with_tasks, address) if with_tasks and address else None
-    except SideUnusable as error:
-        raise CannotRun(str(error)) from error
-    if receiver is None:
+    address = receiver_address(config, wanted.base_url, wanted.receiver_url, wanted.receiver_listen)
+    if not with_tasks or address is None:
         yield None
         return
+    receiver = receiver_for(with_tasks, address)
     try:
         await receiver.start()
     except OSError as error:
@@ -179,15 +173,6 @@ async def _receiving(
         yield receiver
     finally:
         await receiver.stop()
-
-
-def _platform(config: Config, listing: ListingSettings, base_url: str, base_path: str) -> Platform:
-    try:
-        return Platform(endpoint_of(config, listing, base_path), SocketLine(base_url))
-    except SideUnusable as error:
-        raise CannotRun(str(error)) from error
-    except ValueError as error:
-        raise CannotRun(f"--base-url: {error}") from error
 
 
 def _bench(
@@ -214,44 +199,20 @@ async def _test_listing(listing: ListingSettings, bench: Bench, base_url: str, w
         await bench.platform.health()
     except NoAnswer as error:
         raise CannotRun(f"{base_url}: {error}") from error
-    if not wanted.is_quiet:
-        click.echo(click.style(f"\n{listing.name}", bold=True) + f"  {listing.wire_protocol} at {endpoint.mount}")
+    report = None if wanted.is_quiet else Report(listing.name, listing.wire_protocol, endpoint.mount)
     results = []
     for check in checks_for(listing.modes):
         async with ticking(check.name):
             result = await run_check(check, bench)
         results.append(result)
-        if not wanted.is_quiet:
-            _print_result(result)
-    return ListingEvidence(
+        if report:
+            report.add(result)
+    evidence = ListingEvidence(
         listing.name, listing.wire_protocol, endpoint.mount, endpoint.credential.key_id, tuple(results)
     )
-
-
-def _print_result(result: CheckResult) -> None:
-    rules = click.style(f"wire {', '.join(result.rules)}", dim=True)
-    click.echo(f"  {mark(result.ok)} {result.name:<30} {result.got:<50} {result.elapsed_ms:>6} ms  {rules}")
-    if result.remark:
-        click.echo(f"      {result.remark}")
-    if result.ok:
-        return
-    click.echo(f"      expected: {result.expected}")
-    for fault in result.faults:
-        click.secho(f"      {fault}", fg="red")
-    for exchange in result.exchanges[:3]:
-        click.echo(click.style(f"      sent: {exchange.method} {exchange.target}, {exchange.request_body}", dim=True))
-
-
-def _print_summary(evidence: Evidence) -> None:
-    click.echo()
-    for listing in evidence.listings:
-        failed = [result.name for result in listing.results if not result.ok]
-        passed = len(listing.results) - len(failed)
-        words = "all checks passed" if listing.ok else f"failed: {', '.join(failed)}"
-        click.echo(f"{mark(listing.ok)} {listing.name}: {passed} of {len(listing.results)}, {words}")
-        if listing.fell_back:
-            click.echo(f"  by polling, as nothing can reach this tester: {', '.join(listing.fell_back)}")
-            click.echo("  --receiver-url URL names the way here, and lets callbacks be tested")
+    if report:
+        report.end(evidence)
+    return evidence
 
 
 def _keep(evidence: Evidence, file: Path, *, is_quiet: bool) -> None:

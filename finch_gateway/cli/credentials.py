@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 
 from ..config import StoreSettings
-from ..listing import Listing, load_all
+from ..listing import Listing, Loaded, load_all
 from ..store import KnownRevision, Store
 from . import config_option
-from .operating import ask_store, moment, print_table
+from .operating import ask_store, configured, moment, print_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +35,21 @@ def command(ctx: click.Context, config_file: Path | None) -> None:
     Shows every revision of the configuration and every one that the store has seen, never a secret: a
     fingerprint tells two secrets apart.
     """
-    loaded = load_all(config_file, os.environ)
-    ctx.obj = loaded
     if ctx.invoked_subcommand is None:
-        known = _look(loaded.config.store)
-        print_table([_HEADER, *_rows(loaded.listings, known)])
+        loaded = load_all(config_file, os.environ)
+        print_table([_HEADER, *_rows(loaded.listings, _look(loaded.config.store))])
 
 
 @command.command()
 @click.argument("key_id")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.pass_context
-def forget(ctx: click.Context, key_id: str, yes: bool) -> None:
+@configured
+def forget(loaded: Loaded, key_id: str, yes: bool) -> None:
     """Drop what the store knows of KEY_ID, so that a mistyped first secret can be corrected.
 
     The next start records the key id with the secret that the configuration then has.
     """
-    settings: StoreSettings = ctx.obj.config.store
+    settings = loaded.config.store
     known = _look(settings)
     if key_id not in known.revisions:
         raise click.ClickException(f"The store does not know {key_id}.")

@@ -30,6 +30,25 @@ class ListingEvidence:
         return all(result.ok for result in self.results)
 
     @property
+    def is_stranger(self) -> bool:
+        """Say whether there were answers, and not one of them signed as the listing signs."""
+        reasons = [trace.distrust for result in self.results for trace in result.exchanges]
+        return bool(reasons) and all(reasons)
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        return tuple(result.name for result in self.results if not result.ok)
+
+    @property
+    def untried(self) -> tuple[str, ...]:
+        """The checks that could not be tried, which is no failure."""
+        return tuple(result.name for result in self.results if not result.tried)
+
+    @property
+    def passed(self) -> int:
+        return sum(result.passed for result in self.results)
+
+    @property
     def fell_back(self) -> tuple[str, ...]:
         """The checks in which polling stood in for callbacks."""
         return tuple(result.name for result in self.results if result.fell_back)
@@ -37,11 +56,16 @@ class ListingEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One run of the contract test."""
+    """One run of the contract test.
+
+    `store` says which store the tested gateway used, `receiver` where callbacks were awaited; empty where none was.
+    """
 
     config_file: Path
     config_sha256: str
     base_url: str
+    store: str
+    receiver: str
     started_at: datetime
     listings: tuple[ListingEvidence, ...]
 
@@ -62,6 +86,8 @@ def as_json(evidence: Evidence) -> str:
         "started_at": evidence.started_at.isoformat(timespec="seconds"),
         "configuration": {"file": str(evidence.config_file), "sha256": evidence.config_sha256},
         "base_url": evidence.base_url,
+        "store": evidence.store,
+        "receiver": evidence.receiver,
         "ok": evidence.ok,
         "listings": [_listing(listing) for listing in evidence.listings],
     }
@@ -75,13 +101,17 @@ def _listing(listing: ListingEvidence) -> dict[str, Any]:
         "mount": listing.mount,
         "key_id": listing.key_id,
         "ok": listing.ok,
+        "passed": listing.passed,
+        "failed": len(listing.failed),
+        "not_tried": len(listing.untried),
         "by_polling": list(listing.fell_back),
         "checks": _checks(listing.results),
     }
 
 
 def _checks(results: Sequence[CheckResult]) -> list[dict[str, Any]]:
-    return [asdict(result) for result in results]
+    """Return the checks without what agent and tester said to each other: evidence holds no text of either."""
+    return [{name: value for name, value in asdict(result).items() if name != "dialogue"} for result in results]
 
 
 def write_private(file: Path, text: str) -> None:

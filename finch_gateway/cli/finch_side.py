@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from ..config import Config, CredentialSettings, ListingSettings
-from ..emulator.platform import Endpoint
+from ..emulator.line import SocketLine
+from ..emulator.platform import Endpoint, Platform
 from ..emulator.receiver import CallbackKey, Receiver
 from ..emulator.signer import Credential, SecretUnusable, secret_bytes
+from . import CannotRun
 
 _HERE = ("127.0.0.1", "localhost")
-
-
-class SideUnusable(ValueError):
-    """What was named cannot be used; the message is one line that names it."""
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - told apart, not bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +26,33 @@ class ReceiverAddress:
     base_url: str = ""
 
 
+def origin_and_path(base_url: str) -> tuple[str, str]:
+    """Return a base URL without its path, and the path; raise `CannotRun` for what is no URL."""
+    try:
+        parts = urlsplit(base_url)
+    except ValueError as error:
+        raise CannotRun("--base-url: is malformed") from error
+    return f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+
+
+def local_url(config: Config) -> str:
+    """Return where a gateway of this configuration listens, as seen from this machine."""
+    if not config.server.port:
+        raise CannotRun("server.port is 0, a free port at each start: name the running gateway with --base-url")
+    host = _EVERYWHERE.get(config.server.host, config.server.host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{config.server.port}"
+
+
+def platform_for(config: Config, listing: ListingSettings, origin: str, path: str) -> Platform:
+    """Return Finch's side of a listing that is reached at a base URL; raise `CannotRun`."""
+    try:
+        return Platform(endpoint_of(config, listing, path), SocketLine(origin))
+    except ValueError as error:
+        raise CannotRun(f"--base-url: {error}") from error
+
+
 def endpoint_of(config: Config, listing: ListingSettings, base_path: str) -> Endpoint:
-    """Return a listing as Finch knows it; raise `SideUnusable` for a secret that cannot be used."""
+    """Return a listing as Finch knows it; raise `CannotRun` for a secret that cannot be used."""
     current = _current(listing)
     return Endpoint(
         name=listing.name,
@@ -47,7 +71,7 @@ def endpoint_of(config: Config, listing: ListingSettings, base_path: str) -> End
 
 
 def receiver_for(listings: Iterable[ListingSettings], address: ReceiverAddress) -> Receiver:
-    """Return a receiver that knows the callback secrets of these listings; raise `SideUnusable`."""
+    """Return a receiver that knows the callback secrets of these listings; raise `CannotRun`."""
     keys = [_callback_key(listing) for listing in listings]
     return Receiver(keys, host=address.host, port=address.port, base_url=address.base_url)
 
@@ -71,16 +95,16 @@ def _named_address(receiver_url: str, listen: str) -> ReceiverAddress:
         parts = urlsplit(receiver_url)
         url_port = parts.port
     except ValueError as error:
-        raise SideUnusable("--receiver-url: is malformed") from error
+        raise CannotRun("--receiver-url: is malformed") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
-        raise SideUnusable("--receiver-url: is http:// or https://, a host, and neither user nor query")
+        raise CannotRun("--receiver-url: is http:// or https://, a host, and neither user nor query")
     if not listen:
         if parts.hostname not in _HERE or url_port is None:
-            raise SideUnusable("--receiver-listen: name the HOST:PORT on this machine that --receiver-url leads to")
+            raise CannotRun("--receiver-listen: name the HOST:PORT on this machine that --receiver-url leads to")
         return ReceiverAddress("127.0.0.1", url_port, receiver_url)
     host, _, port = listen.rpartition(":")
     if not port.isascii() or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise SideUnusable("--receiver-listen: is HOST:PORT")
+        raise CannotRun("--receiver-listen: is HOST:PORT")
     return ReceiverAddress(host.strip("[]") or "127.0.0.1", int(port), receiver_url)
 
 
@@ -100,4 +124,4 @@ def _credential(listing: ListingSettings, displayed: str) -> Credential:
     try:
         return Credential(_current(listing).key_id, secret_bytes(displayed, listing.wire_protocol))
     except SecretUnusable as error:
-        raise SideUnusable(f"listings.{listing.name}.credentials: {error}") from error
+        raise CannotRun(f"listings.{listing.name}.credentials: {error}") from error

@@ -102,7 +102,7 @@ def _write(folder: Path, new: list[_File]) -> None:
 
 def _next_steps(folder: Path, backend: str) -> str:
     enter = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
-    steps = [f"  {enter}finch-gateway serve"]
+    steps = [f"  {enter}finch-gateway serve", f'  {enter}finch-gateway say "A report, please"']
     if backend == "http":
         steps.insert(0, f"  {enter}python agent.py")
     return "\n".join(["Next, each in a terminal of its own:", *steps, f"  {enter}finch-gateway contract-test"])

@@ -1,18 +1,48 @@
-"""What the operator's commands share: the store of a configuration, and a table."""
+"""What the operator's commands share: a configuration read when it is needed, its store, and a table."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
 from typing import TypeVar
 
 import click
 
-from ..config import StoreSettings
+from ..config import Config, ListingSettings, StoreSettings
+from ..listing import load_all
 from ..store import Store
+from . import CannotRun, config_option
 
 T = TypeVar("T")
+
+
+def configured(work: Callable[..., None]) -> Callable[..., None]:
+    """Give a command below a group the whole configuration as its first argument, read when it runs.
+
+    `--config` may stand before or behind the command's own name; behind counts where it is in both places.
+    """
+
+    @config_option
+    @wraps(work)
+    def run(config_file: Path | None, **values: object) -> None:
+        group = click.get_current_context().parent
+        above = group.params.get("config_file") if group else None
+        work(load_all(config_file or above, os.environ), **values)
+
+    return run
+
+
+def listing_named(config: Config, name: str) -> ListingSettings:
+    """Return the listing that `--listing` names; raise `CannotRun` saying which there are."""
+    found = next((listing for listing in config.listings if listing.name == name), None)
+    if found is None:
+        known = ", ".join(listing.name for listing in config.listings)
+        raise CannotRun(f"--listing: the configuration has no listing of that name; it has: {known}")
+    return found
 
 
 def ask_store(settings: StoreSettings, work: Callable[[Store], Awaitable[T]], *, without: T) -> T:

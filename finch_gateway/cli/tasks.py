@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +10,11 @@ import click
 
 from ..config import Config
 from ..engine.desk import Desk, TaskFile
-from ..listing import load_all
+from ..listing import Loaded
 from ..store import EventRow, Store, TaskRow
 from ..wire.task import Task, cancel
 from . import config_option
-from .operating import ask_store, moment, print_table
+from .operating import ask_store, configured, listing_named, moment, print_table
 
 DAY_S = 86_400.0
 RACES = 20
@@ -24,29 +23,33 @@ _HEADER = ("TASK", "LISTING", "INVOCATION", "STATUS", "SEQUENCE", "ATTEMPT", "HE
 
 @click.group()
 @config_option
-@click.pass_context
-def command(ctx: click.Context, config_file: Path | None) -> None:
-    """List, show and cancel tasks."""
-    ctx.obj = load_all(config_file, os.environ).config
+def command(config_file: Path | None) -> None:
+    """List, show and cancel tasks.
+
+    A TASK_ID that begins with a dash stands behind two dashes.
+    """
 
 
 @command.command("list")
-@click.option("--listing", help="Only this listing's.")
+@click.option("--listing", metavar="NAME", help="Only this listing's.")
 @click.option("--open/--ended", "is_open", default=None, help="Only open ones, or only ended ones.")
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 10_000), help="At most so many.")
-@click.pass_obj
-def list_(config: Config, listing: str | None, is_open: bool | None, limit: int) -> None:
+@configured
+def list_(loaded: Loaded, listing: str | None, is_open: bool | None, limit: int) -> None:
     """List tasks, newest first."""
+    if listing is not None:
+        listing_named(loaded.config, listing)
     none: Sequence[TaskRow] = ()
-    rows = ask_store(config.store, lambda store: store.list_tasks(listing, is_open, limit), without=none)
+    rows = ask_store(loaded.config.store, lambda store: store.list_tasks(listing, is_open, limit), without=none)
     print_table([_HEADER, *(_row(row) for row in rows)])
 
 
 @command.command()
 @click.argument("task_id")
-@click.pass_obj
-def show(config: Config, task_id: str) -> None:
+@configured
+def show(loaded: Loaded, task_id: str) -> None:
     """Show one task with its callbacks that are not delivered yet; nothing of what was asked or answered."""
+    config = loaded.config
 
     async def look(store: Store) -> tuple[TaskRow | None, Sequence[EventRow]]:
         return await _find(store, config, task_id), await store.list_events(task_id, None, 1000)
@@ -81,9 +84,10 @@ def show(config: Config, task_id: str) -> None:
 @command.command("cancel")
 @click.argument("task_id")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.pass_obj
-def cancel_(config: Config, task_id: str, yes: bool) -> None:
+@configured
+def cancel_(loaded: Loaded, task_id: str, yes: bool) -> None:
     """End an open task as canceled: its agent stops within a second, and Finch is told."""
+    config = loaded.config
     if not yes:
         click.confirm(f"Cancel {task_id}?", abort=True, err=True)
     status = ask_store(config.store, lambda store: _cancel(store, config, task_id), without="")

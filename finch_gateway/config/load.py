@@ -62,6 +62,11 @@ def read(path: Path | None, environ: Mapping[str, str]) -> Reading:
     server = _read_server(root.table("server", overridable=True))
     store = _read_store(root.table("store", overridable=True), folder)
     outbound = _read_outbound(root.table("outbound", overridable=True))
+    if store.retention_days * DAY_S < outbound.callback_schedule_s:
+        root.ledger.problem(
+            ("store", "retention_days"),
+            "must not be shorter than outbound.callback_schedule_s: a task's last callback would be forgotten first",
+        )
     _refuse_unknown_overrides(ledger)
     listings = read_listings(root)
     root.refuse_unknown()

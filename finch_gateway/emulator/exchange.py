@@ -69,7 +69,10 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """An exchange as it may be written down: signatures and nonces shortened, no text of user or agent."""
+    """An exchange as it may be written down: signatures and nonces shortened, no text of user or agent.
+
+    `distrust` says why the answer proves nothing, empty where its signature holds.
+    """
 
     method: str
     target: str
@@ -79,6 +82,7 @@ class Trace:
     answer_headers: Headers
     answer_body: str
     elapsed_ms: int
+    distrust: str = ""
 
 
 def trace_of(exchange: Exchange) -> Trace:
@@ -93,6 +97,7 @@ def trace_of(exchange: Exchange) -> Trace:
         redacted(answer.headers),
         body_summary(answer.body),
         round(answer.elapsed_s * 1000),
+        exchange.distrust,
     )
 
 

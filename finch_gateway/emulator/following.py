@@ -10,6 +10,7 @@ from .envelopes import Call
 from .exchange import Exchange
 from .platform import Platform
 from .receiver import Receiver
+from .replies import questions_of
 from .tasks import (
     State,
     canceled_faults,
@@ -31,13 +32,24 @@ class Patience:
 
     `grace_s`: how much later than its deadline a task's end may be seen. `callback_s`: how much later than an end
     its callback may come. `recovery_s`: how long no callback may come before Finch polls. `max_poll_after_s`: a
-    provider may ask for an hour between polls; whoever tests it has no hour.
+    provider may ask for an hour between polls; whoever tests it has no hour. `hurry_s`: the deadline of a task that
+    is to expire; without callbacks, `late_s` later is the first poll.
     """
 
     grace_s: float = 10.0
     callback_s: float = 10.0
     recovery_s: float = 5.0
     max_poll_after_s: float = 1.0
+    hurry_s: float = 1.5
+    late_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an agent asked at once, and what it was answered; empty where it was not."""
+
+    questions: tuple[str, ...]
+    answer: str = ""
 
 
 class FollowedTask:
@@ -60,10 +72,11 @@ class FollowedTask:
         self.exchanges: list[Exchange] = []
         self.faults: list[str] = []
         self.answers: list[Exchange] = []
+        self.dialogue: list[Asked] = []
         self.asked_again = False
-        self._poll_after_s = patience.max_poll_after_s
+        self.poll_after_s = patience.max_poll_after_s
         self._answered_at = 0
-        self._heard = 0
+        self._heard = (0, 0)
         self._is_lost = False
 
     @classmethod
@@ -100,7 +113,8 @@ class FollowedTask:
     def accepted(self, exchange: Exchange) -> Exchange:
         """Take the answer to the dispatch, made elsewhere, as this task's receipt."""
         self._keep(exchange, 202)
-        self.faults += receipt_faults(exchange.answer.body, self.call.invocation_id)
+        if exchange.answer.status < 300:
+            self.faults += receipt_faults(exchange.answer.body, self.call.invocation_id)
         self.task_id = task_id_of(exchange.answer.body)
         self._wait_as_asked(exchange)
         return exchange
@@ -131,15 +145,19 @@ class FollowedTask:
         while self.task_id and self.end is None and self.platform.clock() < until and not self._is_lost:
             if self.status == "input_required" and answer:
                 await self._on_question(answer)
-            await self._news(until)
+            await self.news(until)
         return self.end
 
     async def end_by_callback(self, more_s: float = 0.0) -> bool:
-        """Wait `callback_s` and `more_s` for the callback of the end; False when it did not come, or cannot."""
+        """Wait `callback_s` and `more_s` for the callback of the end; False when it did not come, or cannot.
+
+        One callback with a fault ends the wait: what is wrong is known then.
+        """
         timeline = self.timeline
         if timeline is None:
             return False
-        return await timeline.until(lambda: timeline.is_ended, more_s + self.patience.callback_s)
+        await timeline.until(lambda: timeline.is_ended or bool(timeline.faults), more_s + self.patience.callback_s)
+        return timeline.is_ended
 
     async def cancel(self) -> Exchange:
         """Cancel the task; an answer of 200 is its end."""
@@ -157,8 +175,10 @@ class FollowedTask:
             return
         if self.answers:
             self.asked_again = True
+            self.dialogue.append(Asked(questions_of(newest.document)))
             await self.cancel()
             return
+        self.dialogue.append(Asked(questions_of(newest.document), answer))
         self._answered_at = newest.sequence
         key = str(self.platform.new_uuid())
         for _ in range(2):  # The second is Finch's retry of the same answer.
@@ -167,31 +187,33 @@ class FollowedTask:
             self.answers.append(exchange)
             self.faults += taken_faults(exchange.answer.body, self.task_id)
 
-    async def _news(self, until: float) -> None:
+    async def news(self, until: float) -> None:
         """Return when something new is known, or something was asked."""
         left_s = max(until - self.platform.clock(), 0.0)
         if self.timeline is None:
-            await asyncio.sleep(min(self._poll_after_s, left_s))
+            await asyncio.sleep(min(self.poll_after_s, left_s))
         elif await self._called(min(self.patience.recovery_s, left_s)):
             return
         await self.poll()
 
     async def _called(self, timeout_s: float) -> bool:
+        """Say whether a callback told something new; one that was refused ends the wait too, and tells nothing."""
         timeline = self.timeline
         if timeline is None:
             return False
-        came = await timeline.until(lambda: len(timeline.events) > self._heard, timeout_s)
-        self._heard = len(timeline.events)
-        return came
+        arrivals, events = self._heard
+        await timeline.until(lambda: len(timeline.arrivals) > arrivals, timeout_s)
+        self._heard = len(timeline.arrivals), len(timeline.events)
+        return len(timeline.events) > events
 
     def _keep(self, exchange: Exchange, status: int) -> None:
         self.exchanges.append(exchange)
         if exchange.distrust:
             self.faults.append(exchange.distrust)
         if exchange.answer.status != status:
-            self.faults.append(f"{exchange.request.method} answered {exchange.answer.status} instead of {status}")
+            self.faults.append(f"status {exchange.answer.status} instead of {status}")
 
     def _wait_as_asked(self, exchange: Exchange) -> None:
-        self._poll_after_s = min(
+        self.poll_after_s = min(
             max(poll_after_s(exchange.answer.body, 1.0), _MIN_POLL_AFTER_S), self.patience.max_poll_after_s
         )

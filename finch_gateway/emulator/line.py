@@ -7,6 +7,7 @@ the very faults that the checks look for.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import time
 from contextlib import suppress
@@ -44,7 +45,7 @@ class SocketLine:
         except ssl.SSLError as error:
             raise NoAnswer(f"TLS failed: {error.reason or 'handshake refused'}", request) from error
         except OSError as error:
-            raise NoAnswer(f"no connection: {error.strerror or 'the peer closed it'}", request) from error
+            raise NoAnswer(f"no connection: {_reason(error)}", request) from error
         except h11.RemoteProtocolError as error:
             raise NoAnswer("what came back is not one whole HTTP answer", request) from error
         return Answer(answer.status, answer.headers, answer.body, time.perf_counter() - started)
@@ -71,6 +72,13 @@ class SocketLine:
         body = http.send(h11.Data(data=request.body)) if request.body else b""
         end = http.send(h11.EndOfMessage())
         return (head or b"") + (body or b"") + (end or b"")
+
+
+def _reason(error: OSError) -> str:
+    # asyncio's own words for a refused connection name a call; the number tells it in the system's.
+    if error.errno and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or "the peer closed it"
 
 
 async def _read_answer(http: h11.Connection, reader: asyncio.StreamReader) -> Answer:

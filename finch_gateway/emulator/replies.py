@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _INSTANT = re.compile(
@@ -54,6 +54,21 @@ def status_of(body: bytes) -> str:
         return ""
     status = value.get("status") if isinstance(value, dict) else None
     return status if isinstance(status, str) else ""
+
+
+def questions_of(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the texts of a reply's or a snapshot's open questions."""
+    questions = document.get("questions")
+    found = questions if isinstance(questions, list) else []
+    return tuple(str(question.get("question", "")) for question in found if isinstance(question, dict))
+
+
+def failure_of(document: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the code and the message of something that failed; the message may be empty."""
+    error = document.get("error")
+    if not isinstance(error, dict):
+        return "no code", ""
+    return str(error.get("code", "no code")), str(error.get("message", ""))
 
 
 def reply_faults(body: bytes, invocation_id: str) -> list[str]:

@@ -199,13 +199,11 @@ def read_receiver(dispatch: Dispatch, key_id: str, rules: OutboundRules) -> tupl
         return None, None
     named = callback.callback_key_id or key_id
     if not _KEY_ID.fullmatch(named):
-        return None, _refusal("callback_key_id", "callback_key_id is not 1 to 256 visible ASCII characters")
+        detail = "The envelope is not valid: callback.callback_key_id is not 1 to 256 visible ASCII characters."
+        return None, Refusal("envelope_invalid", reason="callback_key_id", detail=detail)
     try:
         destination = read_destination(callback.url, rules)
     except DestinationRefused as error:
-        return None, _refusal("callback_url", f"url {error.reason}")
+        detail = f"The envelope is not valid: callback.url {error.reason}."
+        return None, Refusal("envelope_invalid", reason="callback_url", detail=detail)
     return life.Receiver(callback.url, destination.host, named), None
-
-
-def _refusal(reason: str, what: str) -> Refusal:
-    return Refusal("envelope_invalid", reason=reason, detail=f"The envelope is not valid: callback.{what}.")

@@ -41,13 +41,14 @@ class Worker:
         # The loop itself keeps only weak references to its tasks.
         self._loops: set[asyncio.Task[None]] = set()
         self._running: set[asyncio.Task[None]] = set()
+        self._taking: set[asyncio.Task[None]] = set()
         self._stopping = False
 
     def start(self) -> None:
         """Begin to take tasks; call once, on the running loop."""
         for agent in self._agents:
             if set(agent.listing.modes) - {"conversation_turn"}:
-                self._begin(self._take_forever(agent), self._loops)
+                self._begin(self._take_forever(agent), self._taking)
         self._begin(self._look_after_leases(), self._loops)
 
     def wake(self, listing: str) -> None:
@@ -62,6 +63,11 @@ class Worker:
     async def drain(self, grace_s: float) -> None:
         """Take no more, let running tasks end within `grace_s` seconds, give the others back (wire 6.8)."""
         self._stopping = True
+        for wake in self._wake.values():
+            wake.set()
+        if self._taking:
+            # A lease that is under way still comes: its task has to be given back too.
+            await asyncio.wait(self._taking, timeout=LOOK_EVERY_S * 4)
         if self._running:
             await asyncio.wait(self._running, timeout=grace_s)
         for run in list(self._runs.values()):
@@ -72,7 +78,7 @@ class Worker:
     async def close(self) -> None:
         """Stop every loop."""
         self._stopping = True
-        tasks = [*self._loops, *self._running]
+        tasks = [*self._loops, *self._taking, *self._running]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

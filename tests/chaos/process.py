@@ -42,12 +42,13 @@ class Life:
             "bug": bug,
             "retention_s": retention_s,
         }
+        before = os.environ.get("PYTHONPATH", "")
         log_path = provider.folder / f"stderr-{uuid.uuid4().hex[:8]}.log"
         with log_path.open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "chaos.child", json.dumps(orders)],
                 cwd=provider.folder,
-                env={**provider.environ(), "PYTHONPATH": str(TESTS)},
+                env={**provider.environ(), "PYTHONPATH": os.pathsep.join(filter(None, (str(TESTS), before)))},
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 pass_fds=(announce_in, commands_out),

@@ -27,6 +27,14 @@ def process_environment(changes: dict[str, str]) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT), **changes}
 
 
+def read_terminal(descriptor: int) -> bytes:
+    """Return what a terminal shows next; Linux reports its other end's closing as an error."""
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:
+        return b""
+
+
 @pytest.fixture
 def run_command(tmp_path: Path) -> RunCommand:
     """Runs `finch-gateway ARGUMENTS` in the test's folder to its end; never lets a traceback pass."""

@@ -11,7 +11,7 @@ import pytest
 
 Run = Callable[..., object]
 PLANTED = "plantedsecret"
-COMMANDS = ["init", "serve", "check", "demo", "contract-test", "credentials"]
+COMMANDS = ["init", "serve", "check", "demo", "say", "contract-test", "tasks", "callbacks", "credentials"]
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_a_good_configuration_is_shown_with_every_origin(run_command: Run, confi
     shown = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line.startswith("  ")}
     assert shown["server.port"] == ["8080", "finch.toml", "line", "6"]
     assert shown["server.grace_s"] == ["3", "env", "FINCH_GATEWAY_SERVER__GRACE_S"]
-    assert shown["store.lease_s"] == ["15", "default"]
+    assert shown["store.lease_s"] == ["20", "default"]
     assert shown["listings[0].credentials[0].request_secret"][0] == "env:FINCH_REQUEST_SECRET"
     assert "my-agent at /finch/v2" in done.stdout
 
@@ -133,10 +133,10 @@ def test_no_output_of_any_command_holds_a_secret(run_command: Run, config: Path,
 
 
 def test_an_output_that_cannot_show_a_sign_shows_another(run_command: Run, config: Path) -> None:
-    config.write_text(config.read_text().replace('target = "agent:run"', 'target = "agent:run"\nnote = "x"'))
-    done = run_command("check", PYTHONIOENCODING="ascii")
+    config.rename(config.with_name("größe.toml"))
+    done = run_command("check", "größe.toml", PYTHONIOENCODING="ascii")
     assert done.returncode == 0
-    assert "listings[0].backend.note" in done.stdout
+    assert "e.toml comes to:" in done.stdout
 
 
 def test_help_lists_every_command_and_loads_none(run_command: Run) -> None:
@@ -151,10 +151,29 @@ def test_help_lists_every_command_and_loads_none(run_command: Run) -> None:
         assert f" {heavy}\n" not in done.stderr
 
 
-def test_a_command_there_is_not_is_a_usage_error(run_command: Run) -> None:
-    done = run_command("chekc")
+@pytest.mark.parametrize(
+    ("arguments", "said", "where"),
+    [
+        (["chekc"], "No such command 'chekc'.", ""),
+        (["--quiet"], "No such option '--quiet'.", ""),
+        (["tasks", "show"], "Missing argument 'TASK_ID'.", "tasks show "),
+        (["init", "--backend", "cobol"], "Invalid value for '--backend': 'cobol' is not one of 'python',", "init "),
+    ],
+)
+def test_a_call_that_is_written_wrong_is_one_line_that_names_the_program(
+    run_command: Run, arguments: list[str], said: str, where: str
+) -> None:
+    done = run_command(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"finch-gateway: {said}")
+    assert done.stderr.endswith(f" Try finch-gateway {where}--help.\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_group_alone_says_which_commands_it_has(run_command: Run) -> None:
+    done = run_command("tasks")
     assert done.returncode == 2
-    assert "No such command" in done.stderr
+    assert all(name in done.stderr for name in ("list", "show", "cancel"))
 
 
 def test_a_command_that_is_not_installed_is_one_line(run_command: Run, tmp_path: Path) -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from cli.conftest import read_terminal
 
 from finch_gateway.cli.demo.scenes import SCENES
 
@@ -36,23 +41,32 @@ def environ(folder: Path, **more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(PACKAGE.parent), "TMPDIR": str(folder / "tmp"), **more}
 
 
+@dataclass(frozen=True)
+class Long:
+    """The two demos that take long, each in a folder of its own; they run beside the other tests."""
+
+    whole_folder: Path
+    whole: Future[subprocess.CompletedProcess[str]]
+    stopped_folder: Path
+    stopped: Future[str]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Long]:
+    whole, stopped = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("stopped")
+    # Settings that are meant for another gateway reach none of it.
+    variables = environ(whole, FINCH_GATEWAY_STORE__URL="redis://127.0.0.1:1/0", FINCH_GATEWAY_CONFIG="none.toml")
+    with ThreadPoolExecutor(2) as beside:
+        yield Long(
+            whole,
+            beside.submit(demo, whole, variables),
+            stopped,
+            beside.submit(stopped_at, stopped, environ(stopped), "the gateway is back"),
+        )
+
+
 def demo(folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(COMMAND, cwd=folder, env=variables, capture_output=True, text=True, timeout=120)
-
-
-def test_every_scene_goes_as_it_must_and_nothing_is_left(tmp_path: Path) -> None:
-    """Settings that are meant for another gateway reach none of it."""
-    variables = environ(tmp_path, FINCH_GATEWAY_STORE__URL="redis://127.0.0.1:1/0", FINCH_GATEWAY_CONFIG="none.toml")
-    done = demo(tmp_path, variables)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(SCENES)} of {len(SCENES)} as they must be" in done.stdout
-    for scene in SCENES:
-        assert f"✓ {scene.title}" in done.stdout
-    assert "\x1b" not in done.stdout + done.stderr
-    for words in (*SEEN_OF_TURNS, *SEEN_OF_TASKS):
-        assert words in done.stdout
-    assert list((tmp_path / "tmp").iterdir()) == []
-    assert [path.name for path in tmp_path.iterdir()] == ["tmp"]
 
 
 def test_the_package_alone_is_enough(tmp_path: Path) -> None:
@@ -63,18 +77,24 @@ def test_the_package_alone_is_enough(tmp_path: Path) -> None:
     assert "not as it must be" not in told
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("words", ["A real gateway", "The gateway listens", "polled: "])
-def test_a_demo_told_to_stop_takes_its_gateway_with_it(tmp_path: Path, number: signal.Signals, words: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        ("A real gateway", signal.SIGTERM),
+        ("The gateway listens", signal.SIGTERM),
+        ("The gateway listens", signal.SIGINT),
+        ("polled: ", signal.SIGINT),
+    ],
+)
+def test_a_demo_told_to_stop_takes_its_gateway_with_it(tmp_path: Path, words: str, number: signal.Signals) -> None:
     stopped_at(tmp_path, environ(tmp_path), words, number)
-    assert list((tmp_path / "tmp").iterdir()) == []
-    assert not any(str(tmp_path).encode() in commandline for commandline in commandlines())
+    assert_nothing_left(tmp_path)
 
 
-def test_a_demo_told_to_stop_takes_its_second_gateway_with_it(tmp_path: Path) -> None:
-    stopped_at(tmp_path, environ(tmp_path), "the gateway is back")
-    assert list((tmp_path / "tmp").iterdir()) == []
-    assert not any(str(tmp_path).encode() in commandline for commandline in commandlines())
+def assert_nothing_left(folder: Path) -> None:
+    assert list((folder / "tmp").iterdir()) == []
+    assert [path.name for path in folder.iterdir()] == ["tmp"]
+    assert not any(str(folder).encode() in commandline for commandline in commandlines())
 
 
 def stopped_at(folder: Path, variables: dict[str, str], words: str, number: int = signal.SIGTERM) -> str:
@@ -126,9 +146,37 @@ def test_a_terminal_gets_colours_unless_it_says_no(tmp_path: Path, more: dict[st
     assert (b"\x1b[3" in told) is is_coloured
 
 
-def read_terminal(descriptor: int) -> bytes:
-    """Return what a terminal shows next; Linux reports its other end's closing as an error."""
-    try:
-        return os.read(descriptor, 65536)
-    except OSError:
-        return b""
+def test_a_demo_told_to_stop_takes_its_second_gateway_with_it(long: Long) -> None:
+    long.stopped.result()
+    assert_nothing_left(long.stopped_folder)
+
+
+def test_every_scene_goes_as_it_must_and_nothing_is_left(long: Long) -> None:
+    done = long.whole.result()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(SCENES)} of {len(SCENES)} as they must be" in done.stdout
+    for scene in SCENES:
+        assert f"✓ {scene.title}" in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
+    for words in (*SEEN_OF_TURNS, *SEEN_OF_TASKS):
+        assert words in done.stdout
+    assert_nothing_left(long.whole_folder)
+
+
+def test_what_the_demo_tells_is_aligned_and_fits_100_columns(long: Long) -> None:
+    told = long.whole.result().stdout.splitlines()
+    assert [line for line in told if len(line) > 100] == []
+    titles = [f" {number:>2}  {scene.title}" for number, scene in enumerate(SCENES, 1)]
+    assert [line for line in told if line in titles] == titles
+
+
+def test_what_could_be_misread_is_explained(long: Long) -> None:
+    told = " ".join(long.whole.result().stdout.split())
+    run = re.search(
+        r"Both attempts were answered by its run (\d+), and by that alone: a new turn, .* run (\d+)\.", told
+    )
+    assert run is not None
+    assert int(run[2]) == int(run[1]) + 1
+    assert re.search(r"401 answer's signature verified", told)
+    assert re.search(r"#1, .*did not come: progress that Finch has not taken yet is overtaken", told)
+    assert "and 1 more field " in told

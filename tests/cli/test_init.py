@@ -63,7 +63,7 @@ def test_two_runs_share_no_credential(run_command: RunCommand, tmp_path: Path) -
 
 def test_the_next_commands_are_said(run_command: RunCommand, tmp_path: Path) -> None:
     here = run_command("init").stdout
-    assert "  finch-gateway serve\n  finch-gateway contract-test\n" in here
+    assert '  finch-gateway serve\n  finch-gateway say "A report, please"\n  finch-gateway contract-test\n' in here
     there = run_command("init", "a b", "--backend", "http").stdout
     assert "cd 'a b' && python agent.py\n" in there
     assert "cd 'a b' && finch-gateway serve\n" in there

@@ -107,6 +107,23 @@ async def test_a_task_is_listed_shown_and_canceled_while_it_runs(provider: Provi
     assert task_id not in (await run(provider, "tasks", "list", "--open")).stdout
 
 
+async def test_a_callback_that_waits_is_told_from_its_task_and_hurried_by_its_sequence(
+    provider: Provider, receiver: Receiver
+) -> None:
+    receiver.answer = lambda body: 503
+    with provider.running() as process:
+        finch = provider.finch(process)
+        task_id = await finch.task("work", callback=receiver.url())
+        await finch.until(task_id, "completed")
+    header, row = (await run(provider, "callbacks", "list")).stdout.splitlines()
+    assert row[header.index("STATUS") :].startswith("completed ")
+    assert row[header.index("STATE") :] == "waiting for delivery"
+    sequence = row[header.index("SEQUENCE") :].split()[0]
+    refused = await run(provider, "callbacks", "resend", task_id)
+    assert (refused.returncode, f"name its SEQUENCE: {sequence}." in refused.stderr) == (1, True)
+    assert (await run(provider, "callbacks", "resend", task_id, sequence)).stdout == "Due again: 1.\n"
+
+
 async def test_a_dead_callback_is_listed_shown_and_resent(provider: Provider, receiver: Receiver) -> None:
     receiver.answer = lambda body: 410
     with provider.running() as process:
@@ -116,7 +133,7 @@ async def test_a_dead_callback_is_listed_shown_and_resent(provider: Provider, re
 
         async def dead() -> bool:
             listed = await run(provider, "callbacks", "list", "--dead", "--task", task_id)
-            return "completed, dead" in listed.stdout
+            return any("completed" in row and "dead: " in row for row in listed.stdout.splitlines())
 
         end = time.monotonic() + 45
         while not await dead():

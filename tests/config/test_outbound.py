@@ -27,6 +27,16 @@ def test_what_is_written_is_read(outbound: Callable[[str], OutboundSettings]) ->
     assert read == OutboundSettings(("*.finch.example", "127.0.0.1", "::1"), True, 5)
 
 
+def test_a_callback_is_not_forgotten_before_its_schedule_is_over(
+    write: Callable[[str], Path], good: str, environ: dict[str, str]
+) -> None:
+    short = {**environ, "FINCH_GATEWAY_STORE__RETENTION_DAYS": "0.5"}
+    with pytest.raises(ConfigError, match="callback_schedule_s"):
+        load(write(good), short)
+    shorter = {**short, "FINCH_GATEWAY_OUTBOUND__CALLBACK_SCHEDULE_S": "3600"}
+    assert load(write(good), shorter).store.retention_days == 0.5
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [

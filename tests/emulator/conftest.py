@@ -275,7 +275,14 @@ def start_bench(start_provider: Callable[..., str]) -> Callable[..., Bench]:
     ) -> Bench:
         endpoint = Endpoint("seeded", wire_protocol, Credential(KEY_ID, SECRET), MOUNT)
         platform = Platform(endpoint, SocketLine(start_provider(fault, wire_protocol, modes)))
-        return Bench(platform, 10, MAX_BODY_BYTES, modes, receiver, patience=Patience(max_poll_after_s=0.2))
+        return Bench(
+            platform,
+            10,
+            MAX_BODY_BYTES,
+            modes,
+            receiver,
+            patience=Patience(max_poll_after_s=0.2, hurry_s=0.6, late_s=0.5),
+        )
 
     return start
 

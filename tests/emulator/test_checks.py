@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from finch_gateway.emulator.checks import CHECKS, Bench, CheckResult, run_check
+from finch_gateway.emulator.following import Asked
 from finch_gateway.emulator.line import SocketLine
 from finch_gateway.emulator.platform import Platform
 
@@ -65,7 +66,22 @@ async def test_a_seeded_fault_is_found_and_named(start_bench: Callable[..., Benc
 async def test_a_question_passes_and_is_remarked(start_bench: Callable[..., Bench]) -> None:
     results = await run_all(start_bench("asks"))
     assert [result.name for result in results if not result.ok] == []
-    assert "question" in next(result for result in results if result.name == "contract-test turn").remark
+    turn = next(result for result in results if result.name == "contract-test turn")
+    assert "question" in turn.remark
+    assert turn.dialogue == (Asked(("Which one?",)),)
+
+
+async def test_what_builds_on_a_failed_check_is_not_tried_and_no_failure(start_bench: Callable[..., Bench]) -> None:
+    results = {result.name: result for result in await run_all(start_bench("answers_201"))}
+    assert not results["five attempts at once"].ok
+    for name in ("retried turn", "replayed turn", "same turn, other input"):
+        assert (results[name].ok, results[name].tried, results[name].got) == (True, False, "not tried")
+
+
+async def test_evidence_says_which_answer_proves_nothing(start_bench: Callable[..., Bench]) -> None:
+    results = {result.name: result for result in await run_all(start_bench("unsigned_404"))}
+    assert [trace.distrust for trace in results["health"].exchanges] == [""]
+    assert {trace.distrust for trace in results["unknown path"].exchanges} == {"unsigned: X-Agent-Key-Id is missing"}
 
 
 async def test_the_agent_runs_for_two_turns_only(start_bench: Callable[..., Bench]) -> None:
@@ -79,7 +95,7 @@ async def test_a_provider_that_is_away_fails_the_check_with_the_reason(start_ben
     platform = Platform(start_bench().platform.endpoint, SocketLine(f"http://127.0.0.1:{unused_port()}"))
     result = await run_check(CHECKS[0], Bench(platform, 1, 4096))
     assert (result.ok, result.got) == (False, "no answer")
-    assert result.faults[0].startswith("GET /finch/v2/health: no connection")
+    assert result.faults == ("GET /finch/v2/health: no connection: Connection refused",)
 
 
 async def test_evidence_holds_no_signature_nonce_or_text(start_bench: Callable[..., Bench]) -> None:

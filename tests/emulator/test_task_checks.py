@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection
 import pytest
 
 from finch_gateway.emulator.checks import TASK_CHECKS, Bench, CheckResult, checks_for, run_check
-from finch_gateway.emulator.following import Patience
+from finch_gateway.emulator.checks.task_life import ANSWER
+from finch_gateway.emulator.following import Asked, Patience
 from finch_gateway.emulator.receiver import Receiver
 
 BOTH = ("conversation_turn", "task")
@@ -22,7 +23,7 @@ FIVE = "five dispatches at once"
 EXPIRY = "expiry without a poll"
 LAST = "ends hold"
 # Only for what must fail: whatever is right is waited for as long as it takes.
-IMPATIENT = Patience(0.8, 0.8, 0.5, 0.2)
+IMPATIENT = Patience(0.8, 0.8, 0.5, 0.2, hurry_s=0.6, late_s=0.5)
 
 FOUND_BY = {
     "task_200": ({WALK, FIVE, "repeated dispatch"}, "status 200 instead of 202"),
@@ -74,15 +75,18 @@ async def test_a_right_provider_passes_every_check(
     results = [await run_check(check, bench) for check in checks_for(BOTH)]
     assert {result.name: result.faults for result in results if not result.ok} == {}
     assert not any(result.fell_back for result in results)
-    assert {result.name for result in results if result.got == "not tried"} == {"repeated answer"}
+    assert {result.name: result.remark for result in results if not result.tried} == {
+        "repeated answer": "not tried: the agent asked nothing"
+    }
 
 
 async def test_polling_stands_in_where_no_callback_can_arrive(start_bench: StartBench) -> None:
     results = await run_tasks(start_bench("", "finch_v2", BOTH))
     assert {name: result.faults for name, result in results.items() if not result.ok} == {}
     assert {name for name, result in results.items() if result.fell_back} == {
-        *(WALK, CALLBACKS, "cancel", EXPIRY, "dispatch past its deadline"),
+        *(WALK, "cancel", EXPIRY, "dispatch past its deadline"),
     }
+    assert not results[CALLBACKS].tried
     assert "polling stood in" in results[WALK].remark
 
 
@@ -95,6 +99,17 @@ async def test_a_seeded_fault_is_found_and_named(start_bench: StartBench, receiv
     found = {name for name, result in results.items() if not result.ok}
     assert names <= found, {name: result.faults for name, result in results.items() if not result.ok}
     assert any(words in sentence for name in names for sentence in results[name].faults), results
+
+
+async def test_callbacks_that_are_refused_are_not_waited_for(start_bench: StartBench, receiver: Receiver) -> None:
+    bench = start_bench("callback_with_request_secret", "finch_v2", BOTH, receiver)
+    bench.patience = Patience(callback_s=60, recovery_s=60, max_poll_after_s=0.2)
+    started = time.monotonic()
+    results = await run_tasks(bench, [WALK, CALLBACKS])
+    assert time.monotonic() - started < 30
+    assert (results[WALK].ok, results[CALLBACKS].ok) == (False, False)
+    assert bench.walked is not None
+    assert bench.walked.status == "completed"
 
 
 @pytest.mark.parametrize("telling", ["event_type_only", "status_only"])
@@ -112,6 +127,7 @@ async def test_an_agent_that_asks_is_answered_once(
     assert {name: result.faults for name, result in results.items() if not result.ok} == {}
     assert "the agent asked, and was answered" in results[WALK].remark
     assert results["repeated answer"].got.startswith("2 x 202")
+    assert results[WALK].dialogue == (Asked(("Which one?",), ANSWER),)
 
 
 async def test_an_agent_that_asks_again_is_canceled_without_a_fault(
@@ -120,13 +136,22 @@ async def test_an_agent_that_asks_again_is_canceled_without_a_fault(
     results = await run_tasks(start_bench("task_asks_twice", "finch_v2", BOTH, receiver))
     assert {name: result.faults for name, result in results.items() if not result.ok} == {}
     assert "asked again" in results[WALK].remark
+    assert results[WALK].dialogue == (Asked(("Which one?",), ANSWER), Asked(("Which one?",)))
 
 
 async def test_an_agent_that_ends_at_once_is_no_fault(start_bench: StartBench, receiver: Receiver) -> None:
     results = await run_tasks(start_bench("task_at_once", "finch_v2", BOTH, receiver))
     assert {name: result.faults for name, result in results.items() if not result.ok} == {}
-    assert "not tried" in results["cancel"].remark
-    assert "not tried" in results[EXPIRY].remark
+    for name in ("cancel", EXPIRY):
+        assert (results[name].ok, results[name].tried, results[name].passed) == (True, False, False)
+        assert results[name].remark.startswith("not tried: the agent was done before")
+
+
+async def test_what_no_task_came_for_is_not_tried_and_fails_once(start_bench: StartBench, receiver: Receiver) -> None:
+    results = await run_tasks(start_bench("short_id", "finch_v2", BOTH, receiver))
+    assert not results[WALK].ok
+    assert (results[SNAPSHOT].ok, results[SNAPSHOT].tried) == (True, False)
+    assert results[SNAPSHOT].remark == "not tried: no task came of an earlier check, so there is nothing to look at"
 
 
 async def test_an_agent_slower_than_the_deadline_is_named_soon_after(

@@ -20,7 +20,7 @@ from support import instances as agent
 from support.instances import LEASE_S, Clock, Instance, Work, listing_named
 from support.sizes import sized
 
-from finch_gateway.engine import task_run
+from finch_gateway.engine import patience, task_hold
 from finch_gateway.errors import Refusal, StoreUnavailable
 from finch_gateway.listing import OnCrash
 from finch_gateway.store import Delivered, Delivery, RetryAt, Store, TaskRow
@@ -59,6 +59,7 @@ class Play:
     unsettled: list[Delivery] = field(default_factory=list)
     may_have_crashed: bool = False
     dead: list[Instance] = field(default_factory=list)
+    drained: list[Instance] = field(default_factory=list)
     attempts: dict[str, set[int]] = field(default_factory=dict)
 
     @property
@@ -113,16 +114,22 @@ class Play:
     async def take(self, which: int, is_stubborn: bool) -> None:
         instance = self.instances[which]
         instance.puppet.makes_stubborn = is_stubborn
-        await instance.take()
+        await instance.worker.take()
 
     async def drain(self, which: int) -> None:
-        self.instances[which].drain()
+        """Stop one process in order and start another."""
+        one = self.instances[which]
+        self.instances[which] = self.instance(which)
+        self.dead.append(one)
+        await one.drain()
+        self.drained.append(one)
 
     async def crash(self, which: int) -> None:
         self.may_have_crashed = True
-        await self.instances[which].crash()
-        self.dead.append(self.instances[which])
+        one = self.instances[which]
         self.instances[which] = self.instance(which)
+        self.dead.append(one)
+        await one.crash()
 
     async def deliver(self, which: int, how: str) -> None:
         """Claim what is due; the receiver takes it unless told to fail, and the claim is settled unless forgotten."""
@@ -166,13 +173,25 @@ class Play:
     async def check(self) -> None:
         for instance in self.instances:
             await instance.quiet()
+            assert "run_failed" not in instance.troubles.getvalue()
         for errand in self.errands:
             if errand.task_id:
                 self.check_task(errand, await self.row(errand))
+        await self.check_leases()
+        self.check_attempts()
+
+    async def check_leases(self) -> None:
         for instance in self.instances:
-            for ended in instance.ended:
-                self.check_left_behind(await self.stores[0].read_task(ended.row.task_id, self.name, None, 0), ended)
-            instance.ended.clear()
+            for task_id in instance.worker.left:
+                if not instance.worker.runs(task_id):
+                    await self.check_left(instance, task_id)
+            instance.worker.left.clear()
+        for instance in self.drained:
+            for task_id in list(instance.store.leased):
+                await self.check_left(instance, task_id)
+        self.drained.clear()
+
+    def check_attempts(self) -> None:
         for instance in (*self.instances, *self.dead):
             for work in instance.puppet.works:
                 self.attempts.setdefault(work.job.task_id, set()).add(work.job.attempt)
@@ -195,10 +214,12 @@ class Play:
         assert not before.is_final or task == before, "an ended task changed"
         assert task.sequence > before.sequence or task.state is before.state, "a move without an event"
 
-    def check_left_behind(self, row: Any, ended: Any) -> None:
-        """A run that ended in a living process leaves no task that only its lease's end sets free."""
-        is_held = row.lease_until is not None and row.epoch == ended.row.epoch and not row.index.is_final
-        assert not is_held, f"a living instance left its {row.index.state} task to the end of its lease"
+    async def check_left(self, instance: Instance, task_id: str) -> None:
+        """Whoever is done with a task, and has not crashed, leaves none that only its lease's end sets free."""
+        row = await self.stores[0].read_task(task_id, self.name, None, self.clock.now)
+        assert isinstance(row, TaskRow)
+        is_held = row.lease_until is not None and row.epoch == instance.store.leased.get(task_id)
+        assert row.index.is_final or not is_held, f"a {row.index.state} task was left to the end of its lease"
 
     async def finish(self) -> None:
         """Everything ends, also when both processes die now."""
@@ -318,7 +339,7 @@ class TaskMachine(RuleBasedStateMachine):
 
     @rule(which=INSTANCE, renews=st.booleans())
     def look(self, which: int, renews: bool) -> None:
-        self.play(self.game.instances[which].look(renews=renews))
+        self.play(self.game.instances[which].worker.look(renews=renews))
 
     @rule(which=INSTANCE, how=st.sampled_from(["taken", "taken", "fails", "forgotten"]))
     def deliver(self, which: int, how: str) -> None:
@@ -371,7 +392,7 @@ class TaskMachine(RuleBasedStateMachine):
             "answer": lambda which: game.answer(one, which, "k1"),
             "expire": lambda which: game.instances[which].expire(),
             "take": lambda which: game.take(which, False),
-            "look": lambda which: game.instances[which].look(renews=True),
+            "look": lambda which: game.instances[which].worker.look(renews=True),
             "deliver": lambda which: game.deliver(which, "taken"),
             "drain": game.drain,
             "agent": lambda _: self.an_order(work, kind, 50),
@@ -393,7 +414,8 @@ class TaskMachine(RuleBasedStateMachine):
 def test_each_task_has_one_end_whatever_happens_in_which_order(
     new_store: Callable[[], Store], on_crash: OnCrash, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_run, "STORE_RETRY_S", 0.005)
+    for module in (patience, task_hold):
+        monkeypatch.setattr(module, "STORE_RETRY_S", 0.005)
     with asyncio.Runner() as runner:
         stores = new_store(), new_store()
         for store in stores:

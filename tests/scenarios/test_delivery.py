@@ -43,7 +43,7 @@ async def run(job: Job):
 
 @pytest.fixture(params=["sqlite", "redis"])
 def provider(request: pytest.FixtureRequest, tmp_path: Path) -> Provider:
-    found = Provider(tmp_path, server={"log_level": "warning" if IS_FULL else "info"})
+    found = Provider(tmp_path, server={"log_level": "info"})
     found.listing = {"modes": ["task"], "max_running_tasks": 200, "max_queue": 20_000}
     found.outbound = {"allow_private": True, "allow_hosts": HOSTS}
     if request.param == "redis":

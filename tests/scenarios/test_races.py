@@ -7,6 +7,7 @@ import json
 import random
 import uuid
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -74,12 +75,12 @@ async def end_in_three_ways(one: Instance, two: Instance, works: list[Work], cha
 @pytest.mark.timeout(180)
 async def test_a_thousand_times_three_ends_at_once_are_one_end(store_pair: tuple[Store, Store]) -> None:
     clock, chance, ends = Clock(), random.Random(7), Counter[str]()
-    listing = listing_named(uuid.uuid4().hex)
+    listing = replace(listing_named(uuid.uuid4().hex), max_running_tasks=AT_ONCE)
     one, two = (Instance(store, listing, clock) for store in store_pair)
     for _ in range(ROUNDS // AT_ONCE):
         task_ids = await asyncio.gather(*(one.accept(dispatch_due(clock.now + 60)) for _ in range(AT_ONCE)))
-        while await one.take():
-            pass
+        for _ in range(AT_ONCE):
+            await one.worker.take()
         await one.quiet()
         works = [work for work in one.puppet.works if not work.is_over]
         assert {work.job.task_id for work in works} == set(task_ids)

@@ -9,19 +9,19 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from finch_gateway.backend import Backend, Supports
 from finch_gateway.engine.agents import ListedAgent
 from finch_gateway.engine.desk import Desk, TaskFile
-from finch_gateway.engine.performing import Interrupted
 from finch_gateway.engine.task_run import TaskRun
 from finch_gateway.engine.tasks import TaskEngine
+from finch_gateway.engine.worker import Worker
 from finch_gateway.errors import StoreUnavailable
-from finch_gateway.job import Job, JobFailed, NeedInput, Question, Reply
+from finch_gateway.job import Job, JobFailed, JobPort, NeedInput, Question, Reply
 from finch_gateway.listing import Listing, OnCrash, Revision
 from finch_gateway.observe import Log
-from finch_gateway.store import HeldTask, Nonce, Store
+from finch_gateway.store import Nonce, Store, TaskRow
 from finch_gateway.wire.destinations import OutboundRules
 from finch_gateway.wire.dispatch import read_dispatch
 from finch_gateway.wire.signing import SigningKey
@@ -122,8 +122,12 @@ async def fail(job: Job) -> Reply:
     raise JobFailed("no_data", "There is nothing to report.")
 
 
+async def vanish(job: Job) -> Reply:
+    raise asyncio.CancelledError
+
+
 class ShakyStore:
-    """A store whose next change is refused, or done with its answer lost."""
+    """A store whose next change is refused, or done with its answer lost. `leased` are the epochs it answered with."""
 
     CHANGES = frozenset({"admit_task", "commit_task", "lease_task", "release_task", "renew_tasks", "settle_event"})
 
@@ -131,6 +135,8 @@ class ShakyStore:
         self._inner = inner
         self.refuses = 0
         self.loses = 0
+        self.leased: dict[str, int] = {}
+        self._steps: set[asyncio.Task[Any]] = set()
 
     def __getattr__(self, name: str) -> Any:
         step = getattr(self._inner, name)
@@ -142,12 +148,25 @@ class ShakyStore:
                 self.refuses -= 1
                 raise StoreUnavailable("refused by the test")
             loses, self.loses = self.loses, max(0, self.loses - 1)
-            result = await step(*arguments)
+            # Whoever stops waiting does not stop the store.
+            result = await asyncio.shield(self._done(step(*arguments), answers=not loses))
             if loses:
                 raise StoreUnavailable("the answer is lost")
             return result
 
         return call
+
+    def _done(self, step: Coroutine[Any, Any, Any], *, answers: bool) -> asyncio.Task[Any]:
+        async def done() -> Any:
+            result = await step
+            if isinstance(result, TaskRow) and answers:
+                self.leased[result.task_id] = result.epoch
+            return result
+
+        task = asyncio.get_running_loop().create_task(done())
+        self._steps.add(task)
+        task.add_done_callback(self._steps.discard)
+        return task
 
 
 def listing_named(name: str, on_crash: OnCrash = "rerun") -> Listing:
@@ -166,6 +185,45 @@ def listing_named(name: str, on_crash: OnCrash = "rerun") -> Listing:
     )
 
 
+class HandWorker(Worker):
+    """The product's worker without its loops: it takes and looks when it is told to."""
+
+    def __init__(self, store: Any, desk: Desk, agent: ListedAgent, log: Log, clock: Clock) -> None:
+        super().__init__(store, desk, [agent], log, clock, LEASE_S)
+        self._agent = agent
+        self._one_at_a_time = asyncio.Lock()
+        self.left: list[str] = []
+
+    async def take(self) -> None:
+        """Take one task, as the worker's own loop does, one at a time."""
+        async with self._one_at_a_time:
+            taking = asyncio.get_running_loop().create_task(self._take(self._agent))
+            kept = getattr(self, "_taking", self._loops)
+            kept.add(taking)
+            taking.add_done_callback(kept.discard)
+            await asyncio.wait({taking})
+            if not taking.cancelled():
+                taking.result()
+
+    async def look(self, *, renews: bool) -> None:
+        """Notice what others have taken or ended; with `renews` keep the leases of the rest alive."""
+        if renews:
+            await self._renew()
+        else:
+            self._stop_lost(await self._store.lost_tasks(self._held()))
+
+    async def _run(self, agent: ListedAgent, row: TaskRow) -> None:
+        await super()._run(agent, row)
+        self.left.append(row.task_id)
+
+    def runs(self, task_id: str) -> bool:
+        return task_id in self._runs
+
+    def is_quiet(self, at_work: set[JobPort]) -> bool:
+        """Say whether every run waits for its agent; `at_work` are those whose agent has begun and not ended."""
+        return len(self._running) == sum(run in at_work for run in self._runs.values())
+
+
 class Instance:
     """One process's engine over its own view of the store; it takes, looks and expires when it is told to."""
 
@@ -173,24 +231,21 @@ class Instance:
         self.store = ShakyStore(store)
         self.listing = listing
         self.puppet = Puppet()
-        self.runs: dict[TaskRun, asyncio.Task[None]] = {}
-        self.ended: list[TaskRun] = []
+        self.troubles = io.StringIO()
         self._clock = clock
-        self._log = Log("error", io.StringIO())
         self._agent = ListedAgent(listing, self.puppet)
-        shaky: Any = self.store
+        log, shaky = Log("error", self.troubles), cast("Store", self.store)
         self._desk = Desk(shaky, clock, RETENTION_S, lambda: None)
-        self._lease_op = uuid.uuid4().hex
-        self._taking = asyncio.Lock()
+        self.worker = HandWorker(shaky, self._desk, self._agent, log, clock)
         self.engine = TaskEngine(
             shaky,
             self._desk,
             OutboundRules(),
-            self._log,
+            log,
             clock,
             retention_s=RETENTION_S,
-            on_ready=lambda _: None,
-            on_ended=self._stop_run_of,
+            on_ready=self.worker.wake,
+            on_ended=self.worker.end,
         )
 
     # What Finch asks
@@ -220,46 +275,15 @@ class Instance:
         op = uuid.uuid4().hex
         return Nonce(self.listing.current.key_id, op, self._clock.now + 301, op)
 
-    # What a worker and the sweeper do
-
-    async def take(self) -> bool:
-        """Lease a task and start its run; as a worker does, one at a time, and again after a lost answer."""
-        async with self._taking:
-            row = await self.store.lease_task(self.listing.name, self._lease_op, LEASE_S, self._clock.now)
-            if row is None:
-                return False
-            self._lease_op = uuid.uuid4().hex
-        shaky: Any = self.store
-        run = TaskRun(self._agent, row, shaky, self._desk, self._log, self._clock, lambda: None)
-        self.runs[run] = asyncio.get_running_loop().create_task(run.run())
-        return True
-
-    async def look(self, *, renews: bool) -> None:
-        """Notice what others have taken or ended; with `renews` keep the leases of the rest alive."""
-        held = [HeldTask(run.row.task_id, run.row.epoch) for run in self.runs]
-        now = self._clock.now
-        lost = await (self.store.renew_tasks(held, now + LEASE_S, now) if renews else self.store.lost_tasks(held))
-        for run in self.runs:
-            if HeldTask(run.row.task_id, run.row.epoch) in lost:
-                run.stop(Interrupted.LOST)
-
     async def expire(self) -> None:
         """End what is overdue, as the sweeper does."""
         for row in await self.store.due_tasks(self._clock.now, 500):
             if row.listing == self.listing.name:
                 file = TaskFile.of(row)
                 if await self._desk.commit(file, expire(file.task), epoch=None, keeps_lease=False):
-                    self._stop_run_of(row.task_id)
+                    self.worker.end(row.task_id)
 
-    def drain(self) -> None:
-        """Give back what is under way."""
-        for run in self.runs:
-            run.stop(Interrupted.DRAIN)
-
-    def _stop_run_of(self, task_id: str) -> None:
-        for run in self.runs:
-            if run.row.task_id == task_id:
-                run.stop(Interrupted.LOST)
+    # Its life
 
     async def quiet(self) -> None:
         """Return once every run has ended or waits for its agent, and every agent waits for orders."""
@@ -267,21 +291,25 @@ class Instance:
         while not self._is_quiet():
             assert time.monotonic() < end, "the instance does not come to rest"
             await asyncio.sleep(0.001)
-        for run in [run for run, task in self.runs.items() if task.done()]:
-            self.runs.pop(run).result()
-            self.ended.append(run)
 
     def _is_quiet(self) -> bool:
-        at_work = {work.job.port for work in self.puppet.works if not work.is_over}
-        return all(work.is_quiet for work in self.puppet.works) and all(
-            task.done() or run in at_work for run, task in self.runs.items()
+        works = self.puppet.works
+        return all(work.is_quiet for work in works) and self.worker.is_quiet(
+            {work.job.port for work in works if not work.is_over}
         )
+
+    async def drain(self) -> None:
+        """Stop in order, without time for what runs: it is given back."""
+        await self.worker.drain(0)
+        await self.crash()
 
     async def crash(self) -> None:
         """Stop at once, as a killed process does: nothing is given back, nothing told."""
-        for work in self.puppet.works:
+        works = [work for work in self.puppet.works if not work.is_over]
+        for work in works:
             work.is_stubborn = False
-        tasks = list(self.runs.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.worker.close()
+        for work in works:
+            work.orders.put_nowait(vanish)
+        while not all(work.is_over for work in works):
+            await asyncio.sleep(0.001)

@@ -41,7 +41,7 @@ def make_job(text: str = "", *, deadline_s: float = 30.0, **changes: Any) -> Job
         "contract_test": False,
         "locale": "",
         "output": {},
-        "dispatch": {},
+        "_envelope": {},
         "port": RecordingPort(),
     }
     return Job(**{**fields, **changes})

@@ -6,6 +6,7 @@ import time
 
 import click
 
+from .. import CannotRun
 from ..screen import heed_no_color
 
 
@@ -26,6 +27,5 @@ def command(ctx: click.Context) -> None:
     try:
         ok = run_orderly(run_show(lambda: time.monotonic() - started))
     except GatewayNotStarted as error:
-        click.echo(f"finch-gateway: {error}", err=True)
-        ctx.exit(2)
+        raise CannotRun(str(error)) from error
     ctx.exit(0 if ok else 1)

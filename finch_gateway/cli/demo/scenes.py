@@ -110,9 +110,12 @@ async def _retry(stage: Stage) -> Verdict:
 async def _ran_once(platform: Platform, first: Exchange) -> bool:
     """Ask the agent's own counter: the next new turn must be the very next run."""
     following = await platform.invoke(platform.new_call("And now?", deadline_s=DEADLINE_S))
-    before, after = _text(first), _text(following)
-    say(f"the agent's own count before: {before[before.find('(') :]}   after: {after[after.find('(') :]}")
-    return _runs(after) == _runs(before) + 1
+    both, after = _runs(_text(first)), _runs(_text(following))
+    say(
+        f"The agent counts its runs. Both attempts were answered by its run {both}, and by that alone: "
+        f"a new turn, sent just now, is its run {after}."
+    )
+    return after == both + 1
 
 
 def _compare(first: Exchange, again: Exchange) -> None:

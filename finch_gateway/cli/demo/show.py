@@ -130,7 +130,7 @@ def _environment(added: dict[str, str]) -> dict[str, str]:
 
 
 async def _play(number: int, scene: Scene, stage: Stage) -> Verdict:
-    click.echo(f"\n{click.style(f' {number} ', reverse=True)} {click.style(scene.title, bold=True)}")
+    click.echo(f"\n{click.style(f' {number:>2} ', reverse=True)} {click.style(scene.title, bold=True)}")
     click.echo(f"     {scene.story}")
     try:
         verdict = await scene.play(stage)

@@ -37,13 +37,25 @@ async def _life(stage: Stage) -> Verdict:
     watch.note(f'the buyer answers "Norway": {answer.answer.status}')
     await task.end_by_callback()
     await task.poll()
+    _explain_gaps(task)
     told = [event.status for event in task.timeline.events] if task.timeline else []
     lived = "working" in told and told.count("input_required") == 1 and told[-1] == "completed"
     wrote = task.end is not None and "Study on Norway" in text_of(task.end.document)
     return Verdict(
         lived and wrote and is_proven(answer, 202) and not watch.faults,
-        f"{len(told)} signed callbacks in order, one question, one end; the last poll agrees",
+        f"{len(told)} signed callbacks in order, one question, one end, as polled",
     )
+
+
+def _explain_gaps(task: FollowedTask) -> None:
+    """Say why some sequences never arrived (wire 7.3)."""
+    told = {event.sequence for event in task.timeline.events} if task.timeline else set()
+    overtaken = [f"#{sequence}" for sequence in range(1, max(told, default=0)) if sequence not in told]
+    if overtaken:
+        say(
+            f"{', '.join(overtaken)} did not come: progress that Finch has not taken yet is overtaken by newer "
+            "progress. Questions and ends always come."
+        )
 
 
 async def _cancel(stage: Stage) -> Verdict:

@@ -13,10 +13,11 @@ import click
 from ...emulator.envelopes import JsonObject
 from ...emulator.exchange import Exchange, Request, redacted
 from ...emulator.signer import PLATFORM_HEADERS
+from ..screen import WIDTH, cut, paragraph
 
 MARGIN = "     "
 _MAX_BODY_LINES = 18
-_LINE_CHARS = 100
+_LINE_CHARS = WIDTH - len(MARGIN)
 _TOLD_FIELDS = (
     "invocation_id",
     "dispatch_id",
@@ -39,7 +40,7 @@ _MEANINGS = (
 
 def say(words: str) -> None:
     """Print a remark between exchanges."""
-    click.echo(textwrap.indent(words, MARGIN))
+    click.echo(paragraph(words, len(MARGIN)))
 
 
 def show_exchange(exchange: Exchange, *, short: bool = False) -> None:
@@ -52,7 +53,7 @@ def show_request(request: Request, *, short: bool = False) -> None:
     """Print a request line, the four headers, and the part of an envelope that tells the story."""
     click.echo(f"  {click.style('→', fg='cyan')} " + click.style(f"{request.method} {request.target}", bold=True))
     four = dict(redacted(request.headers))
-    key_id, timestamp, nonce, signature = (f"{name}: {_ellipsis(four[name], 26)}" for name in PLATFORM_HEADERS)
+    key_id, timestamp, nonce, signature = (f"{name}: {cut(four[name], 26)}" for name in PLATFORM_HEADERS)
     click.secho(f"{MARGIN}{key_id:<48}{timestamp}\n{MARGIN}{nonce:<48}{signature}", dim=True)
     if request.body and not short:
         _show_body(*_told(request.body))
@@ -61,7 +62,8 @@ def show_request(request: Request, *, short: bool = False) -> None:
 def show_answer(exchange: Exchange, *, short: bool = False) -> None:
     """Print an answer's status and body, and whether its signature holds."""
     answer = exchange.answer
-    proof = click.style("signature verified", fg="green") if exchange.proven else _distrusted(exchange)
+    # The answer's own signature: a refusal of a bad request is well signed too.
+    proof = click.style("answer's signature verified", fg="green") if exchange.proven else _distrusted(exchange)
     status = click.style(str(answer.status), fg="green" if answer.status < 300 else "yellow", bold=True)
     click.echo(f"  {click.style('←', fg='cyan')} {status}  {proof}, {answer.elapsed_s * 1000:.0f} ms")
     if answer.body and not short:
@@ -72,7 +74,7 @@ def show_canonical(canonical: str) -> None:
     """Lay out the five lines that are hashed into a signature, each with its meaning."""
     say("The signature is an HMAC-SHA256 over these five lines and nothing else:")
     for line, meaning in zip(canonical.split("\n"), _MEANINGS, strict=True):
-        shown = click.style(f"{_ellipsis(line, 34):<36}", fg="magenta")
+        shown = click.style(f"{cut(line, 34):<36}", fg="magenta")
         click.echo(f"{MARGIN}  {shown}{click.style(meaning, dim=True)}")
 
 
@@ -116,7 +118,7 @@ def _show_body(value: Any, left_out: int = 0) -> None:
     if len(lines) > _MAX_BODY_LINES:
         click.secho(f"{MARGIN}… {len(lines) - _MAX_BODY_LINES} more lines", dim=True)
     if left_out:
-        click.secho(f"{MARGIN}… and {left_out} more fields", dim=True)
+        click.secho(f"{MARGIN}… and {left_out} more field{'s' if left_out > 1 else ''}", dim=True)
 
 
 def _lines(value: Any) -> list[str]:
@@ -135,7 +137,3 @@ def _lines(value: Any) -> list[str]:
 
 def _written(value: Any) -> str:
     return _UUID.sub(r"\1…", json.dumps(value, ensure_ascii=False))
-
-
-def _ellipsis(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ..envelopes import Call
 from ..exchange import Exchange, Trace, trace_of
-from ..following import FollowedTask, Patience
+from ..following import Asked, FollowedTask, Patience
 from ..platform import NoAnswer, Platform
 from ..receiver import Receiver
 from ..replies import NotJson, read_json
@@ -49,8 +49,9 @@ class Bench:
 class Findings:
     """What a check saw: its exchanges and callbacks, every fault in them, and a remark that is no fault.
 
-    `fell_back` says that polling had to stand in for callbacks. `took_s` is how long it took where that is not
-    the time of the slowest answer.
+    `untried` says why what the check is there for could not be tried. `fell_back` says that polling had to stand
+    in for callbacks. `took_s` is how long it took where that is not the time of the slowest answer. `dialogue` is
+    what the agent asked and was told.
     """
 
     exchanges: tuple[Exchange, ...]
@@ -59,6 +60,8 @@ class Findings:
     arrivals: tuple[Arrival, ...] = ()
     fell_back: bool = False
     took_s: float | None = None
+    untried: str = ""
+    dialogue: tuple[Asked, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,11 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The evidence of one check; nothing in it is secret."""
+    """The evidence of one check; nothing in it is secret.
+
+    One that was not `tried` has nothing against it, and proves nothing. `dialogue` is for the eye alone: it holds
+    the agent's own words, and is no part of the evidence that is kept.
+    """
 
     name: str
     rules: tuple[str, ...]
@@ -86,6 +93,12 @@ class CheckResult:
     exchanges: tuple[Trace, ...]
     callbacks: tuple[CallbackTrace, ...] = ()
     fell_back: bool = False
+    tried: bool = True
+    dialogue: tuple[Asked, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return self.ok and self.tried
 
 
 async def run_check(check: Check, bench: Bench) -> CheckResult:
@@ -95,6 +108,7 @@ async def run_check(check: Check, bench: Bench) -> CheckResult:
     except NoAnswer as error:
         fault = f"{error.request.method} {error.request.path}: {error}"
         return CheckResult(check.name, check.rules, check.expected, False, "no answer", (fault,), "", 0, ())
+    tried = not findings.untried or bool(findings.faults)
     return CheckResult(
         name=check.name,
         rules=check.rules,
@@ -102,11 +116,13 @@ async def run_check(check: Check, bench: Bench) -> CheckResult:
         ok=not findings.faults,
         got=_what_came(findings),
         faults=tuple(dict.fromkeys(findings.faults))[:_SHOWN_FAULTS],
-        remark=findings.remark,
+        remark="; ".join(filter(None, (findings.untried and f"not tried: {findings.untried}", findings.remark))),
         elapsed_ms=round(1000 * (_slowest_s(findings) if findings.took_s is None else findings.took_s)),
         exchanges=tuple(trace_of(exchange) for exchange in _ends(findings.exchanges)),
         callbacks=tuple(callback_trace(arrival) for arrival in _ends(findings.arrivals)),
-        fell_back=findings.fell_back,
+        fell_back=findings.fell_back and tried,
+        tried=tried,
+        dialogue=findings.dialogue,
     )
 
 
@@ -130,7 +146,7 @@ def _what_came(findings: Findings) -> str:
     if findings.arrivals:
         accepted = sum(arrival.is_accepted for arrival in findings.arrivals)
         came.append(f"{accepted} of {len(findings.arrivals)} callbacks accepted")
-    return "; ".join(came) or ("no answer" if findings.faults else "not tried")
+    return "; ".join(came) or ("nothing" if findings.faults else "not tried")
 
 
 def error_code(exchange: Exchange) -> str:

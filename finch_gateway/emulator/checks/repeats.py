@@ -11,7 +11,7 @@ from ..replies import reply_faults, status_of
 from .judge import Bench, Check, Findings, answer_faults, refused, unauthenticated
 
 _ATTEMPTS = 5
-_NOTHING_TO_COMPARE = Findings((), ("no turn was answered before, so there is nothing to repeat",))
+_NOTHING_TO_COMPARE = Findings((), untried="no turn was answered rightly before, so there is nothing to repeat")
 
 
 async def _concurrent(bench: Bench) -> Findings:

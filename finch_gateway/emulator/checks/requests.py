@@ -117,7 +117,7 @@ async def _wrong_mode(bench: Bench) -> Findings:
 
 async def _oversize(bench: Bench) -> Findings:
     if bench.max_body_bytes > _MAX_PROBE_BYTES:
-        return Findings((), (), f"not tried: the listing takes over {_MAX_PROBE_BYTES} bytes")
+        return Findings((), untried=f"the listing takes over {_MAX_PROBE_BYTES} bytes")
     return refused(await _dispatched(bench, b" " * (bench.max_body_bytes + 1)), 413, "request_too_large")
 
 

@@ -8,7 +8,6 @@ from ..following import FollowedTask
 from .judge import Bench, Check, Findings, answer_faults, refusal_faults, refused
 from .task_life import ANSWER, NO_TASK, findings_of
 
-_SHORT_S = 1.5
 _NOT_WAITING = ("task_not_awaiting_input", "task_terminal")
 
 
@@ -37,7 +36,7 @@ async def _answer_repeated(bench: Bench) -> Findings:
     if task is None:
         return NO_TASK
     if not task.answers:
-        return Findings((), (), "not tried: the agent asked nothing")
+        return Findings((), untried="the agent asked nothing")
     faults = [fault for exchange in task.answers for fault in answer_faults(exchange, 202)]
     if len({exchange.answer.body for exchange in task.answers}) > 1:
         faults.append("the repeat of an answer got another answer than the first")
@@ -49,19 +48,19 @@ async def _answer_repeated(bench: Bench) -> Findings:
 
 async def _unasked(bench: Bench) -> Findings:
     """Answer a task that has only just begun, and leave it to its short deadline for a later check."""
-    task, started = bench.new_task(deadline_s=_SHORT_S), bench.platform.clock()
+    task, started = bench.new_task(deadline_s=bench.patience.hurry_s), bench.platform.clock()
     faults = answer_faults(await task.start(), 202)
     if not task.task_id:
         return findings_of(bench, task, faults, started)
     bench.hurried = task
     exchange = await bench.platform.answer(task.task_id, ANSWER)
-    remark = ""
+    untried = ""
     if exchange.answer.status == 202:
         faults += answer_faults(exchange, 202)
-        remark = "not tried: the agent had asked by then"
+        untried = "the agent had asked by then"
     else:
         faults += refusal_faults(exchange, 409, *_NOT_WAITING)
-    return Findings((task.exchanges[0], exchange), (*faults, *task.faults), remark)
+    return Findings((task.exchanges[0], exchange), (*faults, *task.faults), untried=untried)
 
 
 async def _too_late(bench: Bench) -> Findings:
@@ -74,7 +73,7 @@ async def _cancel_too_late(bench: Bench) -> Findings:
     exchanges = [await bench.platform.cancel(task.task_id) for task in others]
     if exchanges:
         return refused(exchanges, 409, "task_terminal")
-    return Findings((), (), "not tried: every task that ended was canceled") if _ended(bench) else NO_TASK
+    return Findings((), untried="every task that ended was canceled") if _ended(bench) else NO_TASK
 
 
 def _ended(bench: Bench) -> list[FollowedTask]:

@@ -8,36 +8,43 @@ from dataclasses import replace
 
 from ..exchange import Exchange
 from ..following import FollowedTask
+from ..replies import failure_of
 from ..tasks import State, read_snapshot
 from .judge import Bench, Check, Findings, answer_faults, refusal_faults
 
 ANSWER = "Whatever suits you best."
 """What the tester says to an agent's question."""
 
-NO_TASK = Findings((), ("no task was accepted before, so there is nothing to look at",))
+NO_TASK = Findings((), untried="no task came of an earlier check, so there is nothing to look at")
+
+NO_CALLBACK = "not one callback arrived"
+"""The fault of a task that was accepted and told nothing."""
 
 # Every client must leave these as they are, or refuse the dispatch (wire 7.5).
 _HARD_QUERY = "?state=a%2Fb%7e&q=x+y&q=&empty&state="
 _ATTEMPTS = 5
 _PAST_S = -5.0
 _IMPATIENT_S = 0.5
-_LATE_POLL_S = 2.0
 _UNREACHED = "no callback can reach this tester, so polling stood in"
 
 
-def findings_of(bench: Bench, task: FollowedTask, faults: Sequence[str], started: float, remark: str = "") -> Findings:
+def findings_of(
+    bench: Bench, task: FollowedTask, faults: Sequence[str], started: float, remark: str = "", untried: str = ""
+) -> Findings:
     """Return the findings of a check that followed a task, with whatever its callbacks had wrong."""
     told = [*faults, *task.faults, *(task.timeline.faults if task.timeline else ())]
     took_s = bench.platform.clock() - started
-    fell_back = task.timeline is None
+    fell_back = task.timeline is None and bool(task.task_id)
     remarks = [remark] if remark else []
     return Findings(
         tuple(task.exchanges),
         tuple(told),
-        "; ".join([*remarks, *([_UNREACHED] if fell_back else [])]),
+        "; ".join([*remarks, *([_UNREACHED] if fell_back and not untried else [])]),
         tuple(task.arrivals),
         fell_back,
         took_s,
+        untried,
+        tuple(task.dialogue),
     )
 
 
@@ -60,8 +67,7 @@ def _end_faults(task: FollowedTask) -> list[str]:
     if end is None:
         return [f"the task has not ended; its newest status is {task.status or 'unknown'}"]
     if end.status == "failed":
-        error = end.document.get("error")
-        return [f"the agent's task failed with {error.get('code') if isinstance(error, dict) else 'no code'}"]
+        return [f"the agent's task failed with {failure_of(end.document)[0]}"]
     if end.status == "completed" or (end.status == "canceled" and task.asked_again):
         return []
     return [f"the task ended as {end.status}"]
@@ -70,7 +76,7 @@ def _end_faults(task: FollowedTask) -> list[str]:
 async def _callbacks(bench: Bench) -> Findings:
     task, started = bench.walked, bench.platform.clock()
     if bench.receiver is None:
-        return Findings((), (), f"not tried: {_UNREACHED}", fell_back=True)
+        return Findings((), untried="no callback can reach this tester")
     if task is None or task.timeline is None:
         return NO_TASK
     faults = await _untold(task)
@@ -78,7 +84,7 @@ async def _callbacks(bench: Bench) -> Findings:
         # What does not work is named here once; the checks after this one do not wait for it as long.
         bench.patience = replace(bench.patience, callback_s=bench.patience.callback_s / 10, recovery_s=_IMPATIENT_S)
     if not task.arrivals:
-        faults = ["not one callback arrived"]
+        faults = [NO_CALLBACK]
     faults += task.timeline.faults
     faults += [fault for stray in bench.receiver.strays for fault in stray.faults]
     return Findings((), tuple(faults), "", tuple(task.arrivals), took_s=bench.platform.clock() - started)
@@ -130,7 +136,7 @@ async def _cancel(bench: Bench) -> Findings:
         faults = refusal_faults(first, 409, "task_terminal")
         await task.poll()
         faults += [] if task.end else ["a cancel was refused with 409, though the task has not ended"]
-        return findings_of(bench, task, faults, started, "not tried: the agent was done before the cancel came")
+        return findings_of(bench, task, faults, started, untried="the agent was done before the cancel came")
     again = await task.cancel()
     faults = [*answer_faults(first, 200), *answer_faults(again, 200)]
     if first.answer.body != again.answer.body:
@@ -142,8 +148,8 @@ async def _cancel(bench: Bench) -> Findings:
 
 
 async def _untold(task: FollowedTask) -> list[str]:
-    """Return the fault that no callback told the end, where one could have come."""
-    if task.timeline is None or await task.end_by_callback():
+    """Return the fault that no callback told the end, where one could have come and none had another fault."""
+    if task.timeline is None or await task.end_by_callback() or task.timeline.faults:
         return []
     return [f"no callback told the end within {task.patience.callback_s:.0f} s"]
 
@@ -155,7 +161,7 @@ async def _expiry(bench: Bench) -> Findings:
         return NO_TASK
     left_s = max(task.call.deadline - started, 0.0)
     if task.timeline is None:
-        await asyncio.sleep(left_s + _LATE_POLL_S)
+        await asyncio.sleep(left_s + task.patience.late_s)
     else:
         await task.end_by_callback(left_s)
     await task.poll()
@@ -165,8 +171,8 @@ async def _expiry(bench: Bench) -> Findings:
     if end is None:
         faults.append(f"the task is still {task.status or 'unknown'}, {task.patience.grace_s:.0f} s after its deadline")
     done = end is not None and end.status != "expired"
-    remark = f"not tried: the agent was done before the deadline ({end.status})" if end and done else ""
-    return findings_of(bench, task, faults, started, remark)
+    untried = f"the agent was done before the deadline ({end.status})" if end and done else ""
+    return findings_of(bench, task, faults, started, untried=untried)
 
 
 async def _past_deadline(bench: Bench) -> Findings:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ..exchange import Exchange
+from ..following import Asked
 from ..platform import Outgoing
-from ..replies import NotJson, read_json, reply_faults, status_of
+from ..replies import NotJson, failure_of, questions_of, read_json, reply_faults, status_of
 from .judge import Bench, Check, Findings, answer_faults
 
 _PLAIN = (("Accept-Encoding", "gzip, br"),)
@@ -36,15 +37,12 @@ async def _turn(bench: Bench) -> Findings:
         faults.append("the reply left after the deadline")
     status = status_of(exchange.answer.body)
     if status == "failed":
-        faults.append(f"the agent's turn failed with {_failure_code(exchange)}")
-    remark = "the agent asked a question instead, which Finch accepts" if status == "input_required" else ""
-    return Findings((exchange,), tuple(faults), remark)
-
-
-def _failure_code(exchange: Exchange) -> str:
-    reply = read_json(exchange.answer.body)
-    error = reply.get("error")
-    return str(error.get("code", "no code")) if isinstance(error, dict) else "no code"
+        faults.append(f"the agent's turn failed with {failure_of(read_json(exchange.answer.body))[0]}")
+    if status != "input_required":
+        return Findings((exchange,), tuple(faults))
+    asked = Asked(questions_of(read_json(exchange.answer.body)))
+    remark = "the agent asked a question instead, which Finch accepts"
+    return Findings((exchange,), tuple(faults), remark, dialogue=(asked,))
 
 
 async def _no_compression(bench: Bench) -> Findings:
