@@ -468,15 +468,14 @@ def test_the_job_table_holds_everything_an_agent_may_use() -> None:
     fields = {field.name for field in dataclasses.fields(Job) if not field.name.startswith("_")} - {"port"}
     written = [name for row in rows(README, "| on `job` |") for name in names(row[0])]
     assert sorted(re.sub(r"^await |\(.*$", "", name) for name in written) == sorted(
-        [*fields, "ask", "save", "progress", "folder"]
+        [*fields, "ask", "save", "progress", "folder", "dispatch"]
     )
 
 
 def test_the_numbers_of_checks_that_the_readme_promises_are_right() -> None:
     told = section("Your agent as a listing, in ten minutes")
-    assert f"`{len(CHECKS)} of {len(CHECKS)}, all checks passed`" in told
-    both = len(CHECKS) + len(TASK_CHECKS)
-    assert f"`{both} of {both}`" in told
+    assert f"`{len(CHECKS)} passed`" in told
+    assert f"`{len(CHECKS) + len(TASK_CHECKS)} passed`" in told
     assert len(SCENES) == 12
     assert "twelve scenes" in section("Commands")
 
@@ -499,5 +498,7 @@ def test_what_init_writes_passes_with_tasks_and_callbacks_once_they_are_let_in(t
     (tmp_path / "finch.toml").write_text(written.replace('["conversation_turn"]', '["conversation_turn", "task"]'))
     told = run("contract-test")
     checks = len(CHECKS) + len(TASK_CHECKS)
-    assert f"{checks} of {checks}, all checks passed" in told
+    # The agent is done at once: what needs a question or a running task may be not tried, but nothing fails.
+    passed, not_tried = map(int, re.search(r"(\d+) passed, (\d+) not tried", told).groups())  # type: ignore[union-attr]
+    assert (passed + not_tried, not_tried <= 3) == (checks, True)
     assert "by polling" not in told

@@ -12,7 +12,7 @@ import click
 from ..listing import Loaded
 from ..store import EventRow, Store
 from . import config_option
-from .operating import ask_store, configured, moment, print_table
+from .operating import DASHED, ask_store, configured, moment, print_table
 
 MOST = 10_000
 _HEADER = ("TASK", "SEQUENCE", "STATUS", "LISTING", "HOST", "ATTEMPTS", "WRITTEN", "DUE", "STATE")
@@ -24,7 +24,7 @@ def command(config_file: Path | None) -> None:
     """List, show and resend callbacks that were not delivered.
 
     A delivered callback is gone from this list. A dead one is tried no more by itself: its schedule is over,
-    or the receiver refused it for good. A TASK_ID that begins with a dash stands behind two dashes.
+    or the receiver refused it for good.
     """
 
 
@@ -40,7 +40,7 @@ def list_(loaded: Loaded, task_id: str | None, is_dead: bool | None, limit: int)
     print_table([_HEADER, *(_row(row) for row in rows)])
 
 
-@command.command()
+@command.command(epilog=DASHED)
 @click.argument("task_id")
 @click.argument("sequence", type=click.IntRange(1))
 @configured
@@ -55,7 +55,7 @@ def show(loaded: Loaded, task_id: str, sequence: int) -> None:
     click.echo(row.body)
 
 
-@command.command()
+@command.command(epilog=DASHED)
 @click.argument("task_id", required=False)
 @click.argument("sequence", type=click.IntRange(1), required=False)
 @click.option("--all-dead", is_flag=True, help="Every dead one.")

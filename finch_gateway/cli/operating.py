@@ -19,6 +19,9 @@ from . import CannotRun, config_option
 
 T = TypeVar("T")
 
+DASHED = "A TASK_ID that begins with a dash stands behind two dashes."
+"""What the help of a command with a TASK_ID ends with."""
+
 
 def configured(work: Callable[..., None]) -> Callable[..., None]:
     """Give a command below a group the whole configuration as its first argument, read when it runs.

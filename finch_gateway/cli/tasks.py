@@ -14,7 +14,7 @@ from ..listing import Loaded
 from ..store import EventRow, Store, TaskRow
 from ..wire.task import Task, cancel
 from . import config_option
-from .operating import ask_store, configured, listing_named, moment, print_table
+from .operating import DASHED, ask_store, configured, listing_named, moment, print_table
 
 DAY_S = 86_400.0
 RACES = 20
@@ -24,10 +24,7 @@ _HEADER = ("TASK", "LISTING", "INVOCATION", "STATUS", "SEQUENCE", "ATTEMPT", "HE
 @click.group()
 @config_option
 def command(config_file: Path | None) -> None:
-    """List, show and cancel tasks.
-
-    A TASK_ID that begins with a dash stands behind two dashes.
-    """
+    """List, show and cancel tasks."""
 
 
 @command.command("list")
@@ -44,7 +41,7 @@ def list_(loaded: Loaded, listing: str | None, is_open: bool | None, limit: int)
     print_table([_HEADER, *(_row(row) for row in rows)])
 
 
-@command.command()
+@command.command(epilog=DASHED)
 @click.argument("task_id")
 @configured
 def show(loaded: Loaded, task_id: str) -> None:
@@ -81,7 +78,7 @@ def show(loaded: Loaded, task_id: str) -> None:
         click.echo(f"{'callback ' + str(event.sequence) + ':':<18}{event.attempts} attempts, {state}")
 
 
-@command.command("cancel")
+@command.command("cancel", epilog=DASHED)
 @click.argument("task_id")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @configured

@@ -12,12 +12,10 @@ from ..wire.task import expire
 from .desk import Desk, TaskFile
 
 SWEEP_EVERY_S = 30.0
+EXPIRE_EVERY_S = 1.0
 BATCH = 500
 PAUSE_S = 0.05
 """Between two batches, so that a large backlog never crowds out the work."""
-
-
-EXPIRE_EVERY_S = 1.0
 
 
 async def expire_forever(

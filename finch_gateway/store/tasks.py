@@ -140,8 +140,8 @@ class Tasks(Protocol):
         """Spend the nonce and accept the dispatch: task, receipt and first event, in one step.
 
         In this order: a consumed nonce is `Replayed`; a known (listing, invocation id) with another input is
-        `Conflict`, as is a turn of the same identity (one without an id of its own), with the same input `Admitted` with the stored receipt (also when the task itself is
-        purged); where the admission may not start, `Free`; with `max_queue` tasks of the listing ready,
+        `Conflict`, with the same input `Admitted` with the stored receipt (also when the task itself is purged);
+        a turn of the same identity, which is one without an id of its own, is `Conflict`; where the admission may not start, `Free`; with `max_queue` tasks of the listing ready,
         `QueueFull`; else `Admitted`. The nonce stays spent whatever comes back.
         """
 

@@ -100,7 +100,8 @@ def assert_nothing_left(folder: Path) -> None:
 def stopped_at(folder: Path, variables: dict[str, str], words: str, number: int = signal.SIGTERM) -> str:
     """Run the demo until it says `words`, then tell it to stop; returns what it said until then."""
     told: list[str] = []
-    process = subprocess.Popen(COMMAND, cwd=folder, env=variables, stdout=subprocess.PIPE, text=True)
+    ends = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(COMMAND, cwd=folder, env=variables, text=True, **ends)
     with process:
         assert process.stdout is not None
         for line in process.stdout:

@@ -54,6 +54,7 @@ def test_help_needs_no_configuration(run_command: Run, call: tuple[str, ...]) ->
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"Usage: finch-gateway {' '.join(call[:2])} ")
     assert "--config" in done.stdout
+    assert ("begins with a dash stands behind two dashes" in done.stdout) is ("TASK_ID" in done.stdout)
 
 
 def test_a_task_id_that_begins_with_a_dash_is_taken_behind_two_dashes(run_command: Run, elsewhere: str) -> None:

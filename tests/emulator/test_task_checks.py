@@ -62,7 +62,8 @@ FOUND_BY = {
 async def run_tasks(bench: Bench, names: Collection[str] = ()) -> dict[str, CheckResult]:
     """Run the checks of these names (or all), and those that they look back at."""
     waiting = {UNASKED, EXPIRY} if LAST in names or EXPIRY in names else set()
-    needed = {*names, *waiting, WALK, FIVE, "cancel"}
+    ending = {FIVE, "cancel"} if {LAST, "cancel", "cancel after another end"} & set(names) else set()
+    needed = {*names, *waiting, *ending, WALK}
     chosen = [check for check in TASK_CHECKS if not names or check.name in needed]
     return {check.name: await run_check(check, bench) for check in chosen}
 

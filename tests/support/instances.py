@@ -198,7 +198,7 @@ class HandWorker(Worker):
         """Take one task, as the worker's own loop does, one at a time."""
         async with self._one_at_a_time:
             taking = asyncio.get_running_loop().create_task(self._take(self._agent))
-            kept = getattr(self, "_taking", self._loops)
+            kept = self._taking
             kept.add(taking)
             taking.add_done_callback(kept.discard)
             await asyncio.wait({taking})
