@@ -141,8 +141,9 @@ class Tasks(Protocol):
 
         In this order: a consumed nonce is `Replayed`; a known (listing, invocation id) with another input is
         `Conflict`, with the same input `Admitted` with the stored receipt (also when the task itself is purged);
-        a turn of the same identity, which is one without an id of its own, is `Conflict`; where the admission may not start, `Free`; with `max_queue` tasks of the listing ready,
-        `QueueFull`; else `Admitted`. The nonce stays spent whatever comes back.
+        a turn of the same identity, which is one without an id of its own, is `Conflict`; where the admission may
+        not start, `Free`; with `max_queue` tasks of the listing ready, `QueueFull`; else `Admitted`. The nonce stays
+        spent whatever comes back.
         """
 
     async def read_task(self, task_id: str, listing: str, nonce: Nonce | None, now: float) -> TaskRow | Replayed | None:
