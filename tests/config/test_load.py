@@ -38,7 +38,11 @@ def test_what_a_file_leaves_out_has_its_default(write: Write, good: str, environ
     assert config.server == ServerSettings()
     assert config.store == StoreSettings(url=f"sqlite:///{file.parent}/finch.db")
     [listing] = config.listings
-    assert (listing.family, listing.wire_protocol, listing.modes) == ("agenton_v2", "finch_v2", ("conversation_turn", "task"))
+    assert (listing.family, listing.wire_protocol, listing.modes) == (
+        "agenton_v2",
+        "finch_v2",
+        ("conversation_turn", "task"),
+    )
     assert (listing.default_deadline_s, listing.max_deadline_s) == (600, 86400)
     assert (listing.max_running_turns, listing.max_output_bytes, listing.on_crash) == (32, 4194304, "rerun")
     assert (listing.paths.health, listing.paths.invoke, listing.capabilities) == ("/health", "/invoke", "")
@@ -177,7 +181,7 @@ WRONG = [
         '"/f"\nmodes = [\n "conversation_turn",\n "generation" ]',
         "listings[0].modes[1]",
         12,
-        'does not serve generations',
+        "does not serve generations",
     ),
     ('"/finch/v2"', '"/f"\npaths = { health = "health" }', "listings[0].paths.health", 10, "must be a path such as"),
     ('"/finch/v2"', '"/f"\npaths = { invoke = "/health" }', "listings[0].paths.invoke", 10, "must differ"),

@@ -23,7 +23,9 @@ def test_without_the_section_any_public_host_is_allowed_and_nothing_private(
 
 
 def test_what_is_written_is_read(outbound: Callable[[str], OutboundSettings]) -> None:
-    read = outbound('allow_hosts = ["*.finch.example", "127.0.0.1", "::1"]\nallow_private = true\ncallback_schedule_s = 5')
+    read = outbound(
+        'allow_hosts = ["*.finch.example", "127.0.0.1", "::1"]\nallow_private = true\ncallback_schedule_s = 5'
+    )
     assert read == OutboundSettings(("*.finch.example", "127.0.0.1", "::1"), True, 5)
 
 

@@ -187,7 +187,9 @@ async def test_a_question_waits_and_its_answer_goes_on(provider: Provider, finch
 async def test_an_answer_counts_once_however_often_it_comes(provider: Provider, finch: Finch) -> None:
     task_id = await finch.task("ask")
     await finch.until(task_id, "input_required")
-    body = json.dumps({"protocol_version": "2.0", "message": {"role": "user", "content": [{"type": "text", "text": "May"}]}})
+    body = json.dumps(
+        {"protocol_version": "2.0", "message": {"role": "user", "content": [{"type": "text", "text": "May"}]}}
+    )
     path = f"/tasks/{task_id}/messages"
     extra = [(b"Idempotency-Key", b"once")]
     answers = await asyncio.gather(*(finch.call("POST", path, body.encode(), extra=extra) for _ in range(10)))

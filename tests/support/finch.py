@@ -179,7 +179,11 @@ class Finch:
 
     async def message(self, task_id: str, text: str, key: str | None = None) -> HttpAnswer:
         content = [{"type": "text", "text": text}]
-        body = {"protocol_version": "2.0", "task_id": str(uuid.uuid4()), "message": {"role": "user", "content": content}}
+        body = {
+            "protocol_version": "2.0",
+            "task_id": str(uuid.uuid4()),
+            "message": {"role": "user", "content": content},
+        }
         extra = [(b"Idempotency-Key", (key or uuid.uuid4().hex).encode())]
         return await self.call("POST", f"/tasks/{task_id}/messages", json.dumps(body).encode(), extra=extra)
 

@@ -34,7 +34,9 @@ class Provider:
     server: Mapping[str, object] = field(default_factory=dict)
     store: Mapping[str, object] = field(default_factory=dict)
     listing: Mapping[str, object] = field(default_factory=dict)
-    outbound: Mapping[str, object] = field(default_factory=lambda: {"allow_private": True, "allow_hosts": ["127.0.0.1"]})
+    outbound: Mapping[str, object] = field(
+        default_factory=lambda: {"allow_private": True, "allow_hosts": ["127.0.0.1"]}
+    )
     backend: Mapping[str, object] = field(default_factory=lambda: {"type": "python", "target": "agent:run"})
     more: str = ""
     variables: dict[str, str] = field(default_factory=dict)
