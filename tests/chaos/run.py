@@ -7,6 +7,7 @@ import contextlib
 import random
 import shutil
 import signal
+import sqlite3
 import time
 import uuid
 from collections import Counter
@@ -85,6 +86,8 @@ class Run:
                 await self._play(verdict)
             except TimeoutError:
                 verdict.violations.append("the point was not reached")
+            except Exception as error:
+                verdict.violations.append(f"{type(error).__name__}: {error}")
             finally:
                 for life in self._lives:
                     life.kill()
@@ -157,6 +160,11 @@ class Run:
     async def _freeze(self, life: Life) -> float:
         """Freeze it past its lease; thaw it, with the write it was about to make, while another has the task."""
         life.signal(signal.SIGSTOP)
+        while self._file_is_locked():
+            # Frozen in mid-commit it keeps every process from the file: what SQLite is, and not what is tried here.
+            life.signal(signal.SIGCONT)
+            await asyncio.sleep(0.02)
+            life.signal(signal.SIGSTOP)
         broken_at = time.monotonic()
         await self._begin()
         report = self._platform.errands[0]
@@ -166,6 +174,16 @@ class Run:
             life.go()
             life.signal(signal.SIGCONT)
         return broken_at
+
+    def _file_is_locked(self) -> bool:
+        if not self._provider.store_url.startswith("sqlite"):
+            return False
+        with contextlib.closing(sqlite3.connect(self._provider.folder / "finch.db", timeout=0.1)) as database:
+            try:
+                database.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return True
+            return False
 
     async def _recover(self, driving: asyncio.Task[None], broken_at: float, verdict: Verdict) -> None:
         # Not `wait_for`, which would wait for the cancelled one without a limit.
