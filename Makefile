@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-WORKERS ?= 2
+WORKERS ?= 3
 
 .PHONY: help demo test check fix chaos bench clean
 .DEFAULT_GOAL := help
@@ -14,7 +14,7 @@ help:  ## list the targets
 demo: $(STAMP)  ## a real gateway, an example agent and Finch's side on this machine, talking
 	@$(BIN)/finch-gateway demo
 
-test: $(STAMP)  ## the whole test suite, with real processes
+test: $(STAMP)  ## the whole test suite, with real processes (under ten minutes on two cores)
 	@echo "Running the tests: real servers on free ports, real SQLite files, a real Valkey."
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 
