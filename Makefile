@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-WORKERS ?= 3
+WORKERS ?= 2
 
 .PHONY: help demo test check fix chaos bench clean
 .DEFAULT_GOAL := help
