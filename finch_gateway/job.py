@@ -61,7 +61,7 @@ class Reply:
         Raises `TypeError` for anything else, an unknown part or an empty reply.
         """
         # What nearly every agent returns, before the slower looks at abstract types.
-        if type(value) is str or isinstance(value, str):
+        if isinstance(value, str):
             return cls(({"type": "text", "text": value},))
         if isinstance(value, Reply):
             return value

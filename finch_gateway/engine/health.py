@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from ..observe import Log, blame
@@ -50,10 +50,6 @@ class HealthBoard:
         parts = [self._parts[name] for name in self._needs[listing]]
         await asyncio.gather(*(self._refresh(part) for part in parts))
         return not any(part.trouble for part in parts)
-
-    def details(self) -> Mapping[str, str]:
-        """Return each part's trouble, empty where there is none; for the operator only."""
-        return {name: part.trouble for name, part in self._parts.items()}
 
     async def _refresh(self, part: Part) -> None:
         if time.monotonic() - part.probed_at < CACHED_S:
